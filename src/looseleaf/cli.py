@@ -1,0 +1,82 @@
+"""The command line. The only reader of environment variables:
+
+LOOSELEAF_CACHE   where downloaded models are kept (default: ~/.cache/looseleaf)
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from looseleaf import __version__
+from looseleaf.core.errors import LooseleafError
+
+COMMANDS = {
+    "serve": "serve a model over an OpenAI-compatible API",
+    "chat": "talk to a model in the terminal",
+    "generate": "continue one prompt",
+    "tokenize": "show the tokens of a text",
+    "pull": "download a model and print where it is",
+    "demo": "see block sharing, memory waste, and a real model using both",
+    "doctor": "say what this machine and this installation can do",
+    "version": "print the version",
+}
+"""Each is a module in `looseleaf.commands`, imported only when it is run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(arguments)
+    options = parser.parse_args(arguments)
+    cache = os.environ.get("LOOSELEAF_CACHE")
+    options.cache_dir = Path(cache).expanduser() if cache else None
+    logging.basicConfig(
+        level=getattr(logging, getattr(options, "log_level", "warning").upper()),
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+        stream=sys.stderr,
+    )
+    try:
+        status: int | None = options.run(options)
+        sys.stdout.flush()
+        return status or 0
+    except LooseleafError as error:
+        print(f"looseleaf: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; what is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="looseleaf",
+        description="Serve language models on paged, shared, visible KV memory.",
+        epilog="`looseleaf COMMAND --help` says more. Start with `looseleaf demo`.",
+    )
+    parser.add_argument("--version", action="version", version=f"looseleaf {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        if name == wanted:
+            module = import_module(f"looseleaf.commands.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""`looseleaf chat`"""
+
+import argparse
+import sys
+from typing import Any
+
+from looseleaf.commands.options import (
+    add_engine,
+    add_model,
+    add_sampling,
+    engine_settings,
+    sampling_params,
+)
+from looseleaf.engine.build import build
+from looseleaf.engine.llm import LLM
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Talk to a model in the terminal. Each turn reuses the KV of the turns before it. "
+        "An empty line or Ctrl-D ends; lines may also be piped in."
+    )
+    add_model(parser)
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
+    parser.add_argument(
+        "--verbose", "-v", action="store_true", help="say after each turn what was reused"
+    )
+    add_sampling(parser, max_tokens=None, temperature=0.7)
+    add_engine(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    params = sampling_params(options)
+    messages: list[dict[str, Any]] = []
+    if options.system is not None:
+        messages.append({"role": "system", "content": options.system})
+    with LLM(stack=build(engine_settings(options))) as llm:
+        while (line := _ask()) is not None:
+            messages.append({"role": "user", "content": line})
+            prompt = llm.chat_tokens(llm.stack.chat_template.render(messages))
+            answer, group = "", None
+            for group, delta in llm.stream(prompt, params):
+                answer += delta.text
+                sys.stdout.write(delta.text)
+                sys.stdout.flush()
+            print()
+            messages.append({"role": "assistant", "content": answer})
+            if options.verbose and group is not None:
+                print(
+                    f"[{group.num_prompt_tokens} prompt tokens, {group.num_cached_tokens} of them "
+                    f"reused; {group.num_output_tokens} generated]",
+                    file=sys.stderr,
+                )
+
+
+def _ask() -> str | None:
+    if not sys.stdin.isatty():
+        for line in sys.stdin:
+            if line.strip():
+                return line.rstrip("\n")
+        return None
+    try:
+        return input("> ").strip() or None
+    except EOFError:
+        print()
+        return None

@@ -1,0 +1,166 @@
+"""Options that several commands share, under vLLM's names where it has them."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from looseleaf.core.errors import LooseleafError
+from looseleaf.core.policy import POLICIES
+from looseleaf.core.request import SamplingParams
+from looseleaf.engine.settings import EXECUTORS, KV_ALLOCATORS, EngineSettings, parse_bytes
+
+DEFAULTS = EngineSettings()
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        "-m",
+        default=DEFAULTS.model,
+        help="a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE]",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Everything in EngineSettings but the model."""
+    memory = parser.add_argument_group("memory")
+    memory.add_argument(
+        "--block-size", type=int, default=DEFAULTS.block_size, help="tokens in a KV block"
+    )
+    memory.add_argument(
+        "--kv-cache-memory",
+        type=_memory,
+        metavar="SIZE",
+        help="memory for the KV cache, like 2GiB (default: 40%% of what is available, at most what "
+        "--max-num-seqs full-length requests could use)",
+    )
+    memory.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="TOKENS",
+        help="most tokens of prompt and output together (default: the model's context, or what "
+        "fits into the KV cache)",
+    )
+    memory.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.enable_prefix_caching,
+        help="keep and share the KV of equal beginnings",
+    )
+    memory.add_argument(
+        "--kv-allocator",
+        choices=KV_ALLOCATORS,
+        default=DEFAULTS.kv_allocator,
+        help="paged blocks, or one of the old ways to reserve, for comparison",
+    )
+    scheduling = parser.add_argument_group("scheduling")
+    scheduling.add_argument(
+        "--max-num-seqs", type=int, default=DEFAULTS.max_num_seqs, help="most sequences in a step"
+    )
+    scheduling.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        default=DEFAULTS.max_num_batched_tokens,
+        help="most tokens in a step; longer prompts are computed in chunks",
+    )
+    scheduling.add_argument(
+        "--long-prefill-token-threshold",
+        type=int,
+        metavar="TOKENS",
+        help="most tokens of a step that long prompts get while others could use them (default: "
+        "half of --max-num-batched-tokens)",
+    )
+    scheduling.add_argument(
+        "--scheduling-policy",
+        choices=tuple(POLICIES),
+        default=DEFAULTS.scheduling_policy,
+        help="who goes first",
+    )
+    execution = parser.add_argument_group("execution")
+    execution.add_argument(
+        "--executor", choices=EXECUTORS, default=DEFAULTS.executor, help="who does the arithmetic"
+    )
+
+
+def add_sampling(
+    parser: argparse.ArgumentParser, *, max_tokens: int | None, temperature: float
+) -> None:
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--max-tokens", type=int, default=max_tokens, help="most tokens to generate")
+    group.add_argument("--temperature", type=float, default=temperature, help="0 is greedy")
+    group.add_argument("--top-k", type=int, default=0, help="0 is off")
+    group.add_argument("--top-p", type=float, default=1.0, help="1 is off")
+    group.add_argument("--min-p", type=float, default=0.0, help="0 is off")
+    group.add_argument("--seed", type=int, help="the same seed gives the same answer")
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="stop there; may be repeated"
+    )
+    group.add_argument(
+        "--ignore-eos", action="store_true", help="go on through the model's end tokens"
+    )
+
+
+def engine_settings(options: argparse.Namespace) -> EngineSettings:
+    return EngineSettings(
+        model=options.model,
+        executor=options.executor,
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=options.max_model_len,
+        long_prefill_token_threshold=options.long_prefill_token_threshold,
+        kv_cache_memory=options.kv_cache_memory,
+        kv_allocator=options.kv_allocator,
+        enable_prefix_caching=options.enable_prefix_caching,
+        scheduling_policy=options.scheduling_policy,
+        cache_dir=options.cache_dir,
+    )
+
+
+def sampling_params(options: argparse.Namespace, **more: Any) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=options.seed,
+        stop=tuple(options.stop),
+        ignore_eos=options.ignore_eos,
+        **more,
+    )
+
+
+def read_stdin(what: str) -> str:
+    """All of standard input as text, exactly; raises LooseleafError if it is a terminal."""
+    if sys.stdin.isatty():
+        raise LooseleafError(f"give {what} on standard input")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise LooseleafError(
+            f"standard input is not UTF-8: byte {error.start} cannot be decoded"
+        ) from None
+
+
+def parse_json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise LooseleafError(f"{what} is not JSON: {error}") from None
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def _memory(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except LooseleafError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,101 @@
+"""The seam between the scheduler and whoever hands out KV memory: paged, or the old way."""
+
+from typing import NamedTuple, Protocol
+
+from looseleaf.core.events import EventLog
+from looseleaf.core.free_queue import BlockId
+from looseleaf.core.prefix_leaders import PendingKey
+from looseleaf.core.request import Request, RequestId
+from looseleaf.core.step import BlockCopy
+
+
+class Match(NamedTuple):
+    """What of a request's tokens is stored already: `num_tokens` of them, in `block_ids` and then,
+    for the part that ends inside a block, in `source`, which has to be copied."""
+
+    num_tokens: int
+    block_ids: tuple[BlockId, ...]
+    source: BlockId | None = None
+
+    def whole_blocks(self, block_size: int) -> "Match":
+        """The same without the part that needs a copy."""
+        return Match(len(self.block_ids) * block_size, self.block_ids)
+
+
+NO_MATCH = Match(0, ())
+
+
+class Reservation(NamedTuple):
+    """Room to write: from entry `table_start` on the block table now reads `block_ids`, once
+    `copies` are made. Nothing changed if both are empty."""
+
+    table_start: int
+    block_ids: tuple[BlockId, ...]
+    copies: tuple[BlockCopy, ...] = ()
+
+    def then(self, later: "Reservation") -> "Reservation":
+        """This one and a second one for the same sequence in the same step, as one."""
+        if not self.block_ids:
+            return later
+        return Reservation(self.table_start, self.block_ids + later.block_ids, self.copies)
+
+
+class KVAllocator(Protocol):
+    """Maps the positions of each sequence to slots of physical blocks.
+
+    A sequence is known by its request's id from a first successful `reserve` (or `fork`) until
+    `free`. Nothing here waits or raises for want of memory: "cannot now" is None or False.
+    """
+
+    block_size: int
+    num_blocks: int
+    events: EventLog | None
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that could be handed out now."""
+        ...
+
+    def num_blocks_needed(self, request: Request) -> int:
+        """The most blocks the request can ever come to hold."""
+        ...
+
+    def match(self, request: Request) -> Match:
+        """The longest stored prefix; at least one token is always left to compute. Holds nothing."""
+        ...
+
+    def pending_keys(self, request: Request, match: Match) -> list[PendingKey]:
+        """The prompt's blocks that `match` leaves to compute, the partial last included; empty if
+        nobody could share them."""
+        ...
+
+    def reserve(
+        self, request: Request, num_tokens: int, match: Match | None = None, spare: int = 0
+    ) -> Reservation | None:
+        """Room for the first `num_tokens` tokens, writable from `num_computed_tokens` on: all or
+        nothing. A new sequence passes its `match`; `spare` blocks must be left over."""
+        ...
+
+    def fork(self, parent: Request, child: Request, num_tokens: int) -> Reservation | None:
+        """A table for `child` with `parent`'s first `num_tokens` tokens."""
+        ...
+
+    def publish(self, request: Request) -> None:
+        """Make the full blocks of the computed tokens findable, and the prompt's partial last one."""
+        ...
+
+    def free(self, request: Request) -> None:
+        """Give up the sequence's blocks; what is stored in them may stay findable."""
+        ...
+
+    def end_schedule(self) -> None:
+        """No more reservations in this step: what only served as a source of copies is let go."""
+        ...
+
+    def table(self, request_id: RequestId) -> tuple[BlockId, ...]:
+        """The block table; empty if the sequence has none."""
+        ...
+
+    def tables(self) -> dict[RequestId, tuple[BlockId, ...]]:
+        """All block tables."""
+        ...

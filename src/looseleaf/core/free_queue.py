@@ -1,0 +1,78 @@
+"""The free blocks in the order in which they are to be reused; every operation is O(1)."""
+
+from collections.abc import Iterator
+from typing import NewType
+
+from looseleaf.core.hashing import BlockKey
+
+BlockId = NewType("BlockId", int)
+
+
+class Block:
+    """One physical block: who refers to it is counted, not listed.
+
+    `key` names its contents while the prefix index can find it. `prev` and `next` are the free
+    queue's own and set only while `ref_count` is 0.
+    """
+
+    __slots__ = ("block_id", "key", "next", "prev", "ref_count")
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = BlockId(block_id)
+        self.ref_count = 0
+        self.key: BlockKey | None = None
+        self.prev: Block | None = None
+        self.next: Block | None = None
+
+    def __repr__(self) -> str:
+        return f"Block({self.block_id}, ref_count={self.ref_count}, key={self.key})"
+
+
+class FreeQueue:
+    """A doubly linked list through the blocks themselves; the front is reused first."""
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self._head = Block(-1)
+        self._tail = Block(-1)
+        self._head.next, self._tail.prev = self._tail, self._head
+        self._size = 0
+        for block in blocks:
+            self.push_back(block)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Block]:
+        block = self._head.next
+        while block is not None and block is not self._tail:
+            yield block
+            block = block.next
+
+    def push_back(self, block: Block) -> None:
+        last = self._tail.prev
+        assert last is not None
+        last.next = self._tail.prev = block
+        block.prev, block.next = last, self._tail
+        self._size += 1
+
+    def push_front(self, block: Block) -> None:
+        first = self._head.next
+        assert first is not None
+        self._head.next = first.prev = block
+        block.prev, block.next = self._head, first
+        self._size += 1
+
+    def remove(self, block: Block) -> None:
+        before, after = block.prev, block.next
+        assert before is not None
+        assert after is not None
+        before.next, after.prev = after, before
+        block.prev = block.next = None
+        self._size -= 1
+
+    def pop_front(self) -> Block:
+        """The block to reuse; the queue must not be empty."""
+        block = self._head.next
+        assert block is not None
+        self.remove(block)
+        return block

@@ -1,0 +1,435 @@
+"""The scheduler: who computes how many tokens in the next step, and what the results mean.
+
+There are no prefill and decode phases. Each running request has tokens whose KV is not stored yet
+(`num_tokens - num_computed_tokens`: a whole prompt, or the one token sampled last), and each step
+lets requests catch up, within one token budget: the running ones first, then the waiting ones.
+
+State changes only in `add`, `abort`, `fork`, `schedule` and `apply`. No clock is read and no I/O
+done: times are arguments, so the planner runs this very code on a virtual clock.
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import Any
+
+from looseleaf.core.allocator import KVAllocator, Match, Reservation
+from looseleaf.core.config import SchedulerConfig
+from looseleaf.core.errors import CapacityError
+from looseleaf.core.events import (
+    Event,
+    RequestAdded,
+    RequestAdmitted,
+    RequestFinished,
+    RequestForked,
+    RequestHeld,
+    RequestPreempted,
+    StepScheduled,
+)
+from looseleaf.core.policy import POLICIES, outranks
+from looseleaf.core.prefix_leaders import PrefixLeaders
+from looseleaf.core.request import FinishReason, Request, RequestId, Status
+from looseleaf.core.step import BlockCopy, Step, StepResult, TokenLogprobs, Update
+from looseleaf.core.step_builder import StepBuilder
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start. Prefix figures are in tokens and count first admissions only, so
+    that recomputing after a preemption never looks like a hit."""
+
+    steps: int = 0
+    computed_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preemptions: int = 0
+    held_back: int = 0
+
+
+class Scheduler:
+    def __init__(self, config: SchedulerConfig, allocator: KVAllocator) -> None:
+        self.config = config
+        self.allocator = allocator
+        self.counters = Counters()
+        # All that have not ended. `running` and `waiting` are in the policy's order; those held
+        # back are in `leaders`, and further samples of an uncomputed prompt with their parent.
+        self.requests: dict[RequestId, Request] = {}
+        self.running: list[Request] = []
+        self.waiting: list[Request] = []
+        self.leaders = PrefixLeaders()
+        self._key = POLICIES[config.policy]
+        self._num_added = 0
+        self._step: Step | None = None
+        self._dropped: list[RequestId] = []
+        self._fork_copies: dict[RequestId, tuple[BlockCopy, ...]] = {}
+        self._unsent_tables: set[RequestId] = set()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.requests)
+
+    def add(self, request: Request) -> None:
+        """Queue a request and its `children`.
+
+        Raises CapacityError if it can never run, as `set_limits` does.
+        """
+        self.set_limits(request)
+        for member in (request, *request.children):
+            self._register(member)
+        for child in request.children:
+            child.parent_id = request.request_id
+            child.status = Status.HELD
+        insort(self.waiting, request, key=self._key)
+        self._emit(RequestAdded, request.request_id, request.num_prompt_tokens, request.priority)
+
+    def set_limits(self, request: Request) -> None:
+        """Set how long the request and its children may become.
+
+        Reads nothing that ever changes, so anyone may call it beforehand, from any thread. Raises
+        CapacityError for a prompt beyond the context, or more blocks than the whole pool has.
+        """
+        for member in (request, *request.children):
+            self._set_limit(member)
+        needed, available = self.allocator.num_blocks_needed(request), self.allocator.num_blocks
+        if needed > available:
+            size, prompt = self.allocator.block_size, request.num_prompt_tokens
+            raise CapacityError(
+                f"the request needs {needed} KV blocks of {size} tokens ({prompt} tokens of prompt "
+                f"and up to {request.max_total_tokens - prompt} of output), but the pool has "
+                f"{available} ({available * size} tokens): ask for fewer tokens, or give the KV "
+                f"cache more memory"
+            )
+
+    def abort(
+        self, request_id: RequestId, now: float, reason: FinishReason = FinishReason.ABORT
+    ) -> bool:
+        """End a request in whatever state, and free its blocks at once; False if it has ended.
+
+        Further samples that still wait for its prompt end with it.
+        """
+        request = self.requests.get(request_id)
+        if request is None:
+            return False
+        for child in request.children:
+            self._finish(child, now, reason)
+        if request.parent_id is not None:
+            parent = self.requests[request.parent_id]
+            parent.children = tuple(c for c in parent.children if c is not request)
+        elif request.status is Status.WAITING:
+            self.waiting.remove(request)
+        elif request.status is Status.HELD:
+            self.leaders.drop(request)
+        self._finish(request, now, reason)
+        self._wake_held()
+        return True
+
+    def fork(self, parent_id: RequestId, child: Request) -> None:
+        """Let `child` go on from what the running `parent_id` has computed, sharing its blocks.
+
+        `child` has the parent's computed tokens and at least one more. It waits, and computes them
+        again, if there is no seat for it, or no memory for a copy where nothing can be shared.
+        """
+        parent = self.requests[parent_id]
+        computed = parent.num_computed_tokens
+        if parent.status is not Status.RUNNING or computed == 0:
+            raise ValueError(f"request {parent_id!r} is {parent.status} with nothing to share")
+        if child.num_tokens <= computed or (
+            child.token_ids[:computed] != parent.token_ids[:computed]
+        ):
+            raise ValueError("a fork has its parent's computed tokens and at least one more")
+        self._set_limit(child)
+        self._register(child)
+        self._start_fork(parent, child)
+
+    def schedule(self, now: float) -> Step:
+        """The next step, which must be applied before another is scheduled. It is empty only if
+        there is nothing to do (or memory was given back that the next step can use)."""
+        if self._step is not None:
+            raise RuntimeError(f"step {self._step.step_id} was scheduled and not yet applied")
+        builder = StepBuilder(self.config, self.allocator.block_size)
+        num_preemptions = self.counters.preemptions
+        self._schedule_running(builder)
+        if self.counters.preemptions == num_preemptions:
+            self._schedule_waiting(builder, now)
+        self._schedule_leftover(builder)
+        self.allocator.end_schedule()
+        copies = [copy for forked in self._fork_copies.values() for copy in forked]
+        self._fork_copies.clear()
+        self.counters.steps += 1
+        step = builder.build(self.counters.steps, copies, tuple(self._dropped))
+        self._dropped.clear()
+        self._step = step
+        self._emit(StepScheduled, step.step_id, len(step.sequences), step.num_tokens)
+        return step
+
+    def apply(self, result: StepResult, now: float) -> list[Update]:
+        """Take in what the scheduled step computed: store progress, publish full blocks, append
+        tokens, start forks, end what is complete. Returns the news by request."""
+        step, self._step = self._step, None
+        if step is None or step.step_id != result.step_id:
+            expected = "none" if step is None else step.step_id
+            raise RuntimeError(f"result of step {result.step_id}, but {expected} is outstanding")
+        updates: list[Update] = []
+        scores = iter(result.prompt_logprobs)
+        logprobs = result.logprobs or (None,) * len(result.tokens)
+        drawn = 0
+        for sequence in step.sequences:
+            first, drawn = drawn, drawn + len(sequence.samples)
+            scored = next(scores) if sequence.prompt_logprobs else ()
+            request = self.requests.get(sequence.request_id)
+            if request is None:
+                continue  # it was aborted while the step ran
+            request.num_computed_tokens += len(sequence.token_ids)
+            self.counters.computed_tokens += len(sequence.token_ids)
+            self.allocator.publish(request)
+            self.leaders.advance(request)
+            if scored:
+                updates.append(self._score(request, sequence.first_position + 1, scored))
+            # Forks come first: the parent may end with this very token.
+            for i in reversed(range(first, drawn)):
+                sampled = self.requests.get(sequence.samples[i - first].request_id)
+                if sampled is not None:
+                    updates.append(
+                        self._append(request, sampled, result.tokens[i], logprobs[i], now)
+                    )
+            if not sequence.samples and request.num_computed_tokens == request.max_total_tokens:
+                for member in (*request.children, request):
+                    updates.append(Update(member.request_id, (), (), (), FinishReason.LENGTH))
+                    self._finish(member, now, FinishReason.LENGTH)
+        self._wake_held()
+        return updates
+
+    # What `schedule` consists of.
+
+    def _schedule_running(self, builder: StepBuilder) -> None:
+        """Running requests in order; whoever is last gives way when memory runs out."""
+        index = 0
+        while index < len(self.running) and builder.budget > 0:
+            request = self.running[index]
+            index += 1
+            missing = len(request.token_ids) - request.num_computed_tokens
+            num_tokens = missing if missing == 1 else builder.allowance(missing)
+            if num_tokens == 0:
+                builder.curb(request)
+                continue
+            reservation = self._reserve_or_preempt(
+                request, request.num_computed_tokens + num_tokens
+            )
+            if reservation is None:
+                return
+            if request.request_id in self._unsent_tables:
+                # Executors know nothing of a fork until it is first scheduled.
+                self._unsent_tables.remove(request.request_id)
+                table = self.allocator.table(request.request_id)
+                reservation = Reservation(0, table, reservation.copies)
+            builder.plan(request, num_tokens, reservation)
+
+    def _schedule_waiting(self, builder: StepBuilder, now: float) -> None:
+        """Admit waiting requests in order while seats, tokens and blocks last."""
+        position = 0
+        while position < len(self.waiting):
+            request = self.waiting[position]
+            if not self._has_room(request, builder):
+                if not self._make_way(request, builder):
+                    return
+                continue
+            match = self.allocator.match(request)
+            pending = self.allocator.pending_keys(request, match)
+            common = self.leaders.common(pending)
+            if common is not None:
+                del self.waiting[position]
+                self._hold(request, *common)
+                continue
+            num_tokens = builder.allowance(request.num_tokens - match.num_tokens)
+            if num_tokens == 0:
+                position += 1  # one long prompt at a time; shorter ones pass it
+                continue
+            admitted = self._reserve_first(request, match, num_tokens, builder)
+            if admitted is None:
+                if not self._make_way(request, builder):
+                    return
+                continue
+            match, reservation = admitted
+            del self.waiting[position]
+            self._admit(request, match, now)
+            self.leaders.lead(request, self.allocator.pending_keys(request, match))
+            builder.plan(request, num_tokens, reservation)
+
+    def _schedule_leftover(self, builder: StepBuilder) -> None:
+        """What nobody else could use goes to the long prompts after all."""
+        for request, num_planned in builder.curbed():
+            if request.status is not Status.RUNNING:
+                continue
+            done = request.num_computed_tokens + num_planned
+            more = min(builder.budget, request.num_tokens - done)
+            if more > 0:
+                reservation = self.allocator.reserve(request, done + more)
+                if reservation is not None:
+                    builder.extend(request, more, reservation)
+
+    def _reserve_or_preempt(self, request: Request, num_tokens: int) -> Reservation | None:
+        """None if `request` was itself the last one and had to go. The first one never has to:
+        alone it fits, or `add` would have refused it."""
+        reservation = self.allocator.reserve(request, num_tokens)
+        while reservation is None:
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is request:
+                return None
+            reservation = self.allocator.reserve(request, num_tokens)
+        return reservation
+
+    def _has_room(self, request: Request, builder: StepBuilder) -> bool:
+        if not self.running:
+            return True
+        seats = len(self.running) + builder.promised_seats + 1 + len(request.children)
+        return builder.budget > 0 and seats <= self.config.max_num_seqs
+
+    def _reserve_first(
+        self, request: Request, match: Match, num_tokens: int, builder: StepBuilder
+    ) -> tuple[Match, Reservation] | None:
+        """Blocks for the first chunk, if the rest of the prompt will fit too."""
+        for attempt in (match, match.whole_blocks(self.allocator.block_size)):
+            target = attempt.num_tokens + num_tokens
+            spare = 0
+            if self.running:
+                spare = builder.promised_blocks + builder.outlook(request, target)[0]
+                if request.num_preemptions:
+                    spare += len(self.running)  # or it would soon have to go again
+            reservation = self.allocator.reserve(request, target, attempt, spare)
+            if reservation is not None:
+                return attempt, reservation
+        return None
+
+    def _make_way(self, request: Request, builder: StepBuilder) -> bool:
+        """Preempt the last running request for one that outranks it."""
+        if not self.running or not outranks(self.config.policy, request, self.running[-1]):
+            return False
+        victim = self.running[-1]
+        builder.unplan(victim)
+        self._preempt(victim)
+        return True
+
+    # Transitions of one request.
+
+    def _set_limit(self, request: Request) -> None:
+        limit, prompt = self.config.max_model_len, request.num_prompt_tokens
+        wanted, room = request.params.max_tokens, limit - prompt
+        if room < 0 or (room == 0 and wanted != 0):
+            raise CapacityError(
+                f"the prompt has {prompt} tokens, but prompt and output together may have at most "
+                f"{limit} (max_model_len): shorten the prompt to {limit - 1} tokens or fewer"
+            )
+        request.max_total_tokens = prompt + (room if wanted is None else min(wanted, room))
+
+    def _register(self, request: Request) -> None:
+        if request.request_id in self.requests:
+            raise ValueError(f"request id {request.request_id!r} is in use")
+        self._num_added += 1
+        request.arrival_index = self._num_added
+        self.requests[request.request_id] = request
+
+    def _admit(self, request: Request, match: Match, now: float) -> None:
+        request.status = Status.RUNNING
+        request.num_computed_tokens = match.num_tokens
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = match.num_tokens
+            request.first_scheduled_time = now
+            self.counters.prefix_queries += request.num_prompt_tokens
+            self.counters.prefix_hits += match.num_tokens
+        insort(self.running, request, key=self._key)
+        self._emit(RequestAdmitted, request.request_id, match.num_tokens)
+
+    def _hold(self, request: Request, leader: Request, block_hash: bytes) -> None:
+        request.status = Status.HELD
+        self.leaders.hold(request, block_hash)
+        self.counters.held_back += 1
+        self._emit(RequestHeld, request.request_id, leader.request_id)
+
+    def _wake_held(self) -> None:
+        for request in self.leaders.take_woken():
+            request.status = Status.WAITING
+            insort(self.waiting, request, key=self._key)
+
+    def _preempt(self, request: Request) -> None:
+        """Back to waiting, to be computed again; what it has published may be found then."""
+        self._leave_running(request)
+        request.status = Status.WAITING
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.counters.preemptions += 1
+        insort(self.waiting, request, key=self._key)
+        self._wake_held()
+        self._emit(RequestPreempted, request.request_id)
+
+    def _leave_running(self, request: Request) -> None:
+        self.running.remove(request)
+        self.allocator.free(request)
+        self.leaders.leave(request)
+        self._fork_copies.pop(request.request_id, None)
+        self._unsent_tables.discard(request.request_id)
+        self._dropped.append(request.request_id)
+
+    def _start_fork(self, parent: Request, child: Request) -> None:
+        child.parent_id = None
+        child.num_cached_tokens = 0  # what siblings share is not a hit
+        child.first_scheduled_time = parent.first_scheduled_time
+        reservation = None
+        if len(self.running) < self.config.max_num_seqs:
+            reservation = self.allocator.fork(parent, child, parent.num_computed_tokens)
+        if reservation is None:
+            child.status = Status.WAITING
+            insort(self.waiting, child, key=self._key)
+            return
+        child.status = Status.RUNNING
+        child.num_computed_tokens = parent.num_computed_tokens
+        self._unsent_tables.add(child.request_id)
+        if reservation.copies:
+            self._fork_copies[child.request_id] = reservation.copies
+        insort(self.running, child, key=self._key)
+        self._emit(RequestForked, parent.request_id, child.request_id, parent.num_computed_tokens)
+
+    def _score(self, request: Request, position: int, scored: tuple[float, ...]) -> Update:
+        """Deliver each prompt token's log-probability once, also if it is computed again."""
+        start = request.num_scored_tokens - position
+        new = scored[max(0, start) : request.num_prompt_tokens - position]
+        request.num_scored_tokens += len(new)
+        return Update(request.request_id, (), (), new)
+
+    def _append(
+        self,
+        computed: Request,
+        request: Request,
+        token_id: int,
+        logprobs: TokenLogprobs | None,
+        now: float,
+    ) -> Update:
+        """Give `request` the token drawn from the logits of `computed`, which is the request
+        itself or, for a further sample of the same prompt, its parent."""
+        request.token_ids.append(token_id)
+        if request.first_token_time is None:
+            request.first_token_time = now
+        reason = None
+        if token_id in request.stop_token_ids:
+            reason = FinishReason.STOP
+        elif len(request.token_ids) >= request.max_total_tokens:
+            reason = FinishReason.LENGTH
+        if request is not computed:
+            computed.children = tuple(c for c in computed.children if c is not request)
+            if reason is None:
+                self._start_fork(computed, request)
+        if reason is not None:
+            self._finish(request, now, reason)
+        return Update(request.request_id, (token_id,), (logprobs,), (), reason)
+
+    def _finish(self, request: Request, now: float, reason: FinishReason) -> None:
+        if request.status is Status.RUNNING:
+            self._leave_running(request)
+        request.status = Status.FINISHED
+        request.finish_reason = reason
+        request.finish_time = now
+        del self.requests[request.request_id]
+        self._emit(RequestFinished, request.request_id, reason)
+
+    def _emit(self, kind: type[Event], *fields: Any) -> None:
+        if self.allocator.events is not None:
+            self.allocator.events.emit(kind, *fields)

@@ -1,0 +1,94 @@
+"""What crosses to executors and back: frozen, plain, comparable with ==, cheap to record."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from looseleaf.core.free_queue import BlockId
+from looseleaf.core.request import FinishReason, RequestId, SamplingParams
+
+
+class BlockCopy(NamedTuple):
+    """Copy the whole of block `source` to block `destination`, in every layer."""
+
+    source: BlockId
+    destination: BlockId
+
+
+class Sample(NamedTuple):
+    """Draw the token at `position` of `request_id` from the logits of the position before.
+
+    `(seed, sample_index, position)` is the key of its random number.
+    """
+
+    request_id: RequestId
+    params: SamplingParams
+    sample_index: int
+    position: int
+
+
+class ScheduledSequence(NamedTuple):
+    """New tokens of one sequence: `token_ids` stand at `first_position` and after.
+
+    From entry `table_start` on the sequence's block table reads `block_ids` (no change if empty).
+    `samples` are drawn from the last token's logits: none while a prompt is being computed, one as
+    a rule, more when several samples of one prompt begin. With `prompt_logprobs` the executor also
+    returns the log-probability of each token after the first of these (and of `next_token_id`,
+    which follows them), given the tokens before it.
+    """
+
+    request_id: RequestId
+    token_ids: tuple[int, ...]
+    first_position: int
+    table_start: int
+    block_ids: tuple[BlockId, ...]
+    samples: tuple[Sample, ...]
+    prompt_logprobs: bool = False
+    next_token_id: int | None = None
+
+
+class Step(NamedTuple):
+    """One forward pass. `finished` sequences are forgotten first, then `copies` are made, then
+    `sequences` are computed."""
+
+    step_id: int
+    sequences: tuple[ScheduledSequence, ...]
+    copies: tuple[BlockCopy, ...] = ()
+    swaps: tuple[()] = ()
+    finished: tuple[RequestId, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(sequence.token_ids) for sequence in self.sequences)
+
+    def samples(self) -> Iterator[Sample]:
+        """All draws in the order in which a `StepResult` lists their tokens."""
+        for sequence in self.sequences:
+            yield from sequence.samples
+
+
+class TokenLogprobs(NamedTuple):
+    """Raw log-softmax: of the sampled token, and of the most likely ones in falling order."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class StepResult(NamedTuple):
+    """`tokens` and `logprobs` follow `Step.samples()`; `prompt_logprobs` follows the sequences
+    that asked for them. `durations` are seconds by phase."""
+
+    step_id: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
+    prompt_logprobs: tuple[tuple[float, ...], ...] = ()
+    durations: tuple[tuple[str, float], ...] = ()
+
+
+class Update(NamedTuple):
+    """News of one request: tokens it gained, and why it ended, if it did."""
+
+    request_id: RequestId
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
+    prompt_logprobs: tuple[float, ...] = ()
+    finish_reason: FinishReason | None = None

@@ -1,0 +1,116 @@
+"""From settings to a running engine: resolve, load, size the memory, put the parts together."""
+
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from looseleaf.compiled import compiled
+from looseleaf.core.allocator import KVAllocator
+from looseleaf.core.block_tables import BlockTables
+from looseleaf.core.config import CacheConfig, SchedulerConfig
+from looseleaf.core.contiguous import ContiguousTables
+from looseleaf.core.events import EventLog
+from looseleaf.core.hashing import BlockHasher
+from looseleaf.core.scheduler import Scheduler
+from looseleaf.engine.engine import Engine
+from looseleaf.engine.memory import MemoryPlan, plan_memory
+from looseleaf.engine.settings import EngineSettings
+from looseleaf.executors.base import Executor
+from looseleaf.executors.reference import ReferenceExecutor
+from looseleaf.models.config import ModelConfig
+from looseleaf.models.load import load_model
+from looseleaf.text.chat_template import ChatTemplate
+from looseleaf.text.tokenizer import Tokenizer
+from looseleaf.weights.gguf import GGUFFile
+from looseleaf.weights.source import resolve
+
+logger = logging.getLogger(__name__)
+
+KV_BYTES_PER_ELEMENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedText:
+    """What turns text into tokens and back for one model."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Everything that one model's serving needs. `engine` is to be closed by its owner."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    model_config: ModelConfig
+    memory: MemoryPlan
+    path: Path
+    load_seconds: float
+
+
+def load_text(file: GGUFFile) -> LoadedText:
+    """Tokenizer and chat template from the metadata; reads no weights."""
+    tokenizer = Tokenizer.from_gguf(file.metadata)
+    return LoadedText(tokenizer, ChatTemplate.from_gguf(file.metadata, tokenizer))
+
+
+def build_scheduler(
+    settings: EngineSettings, memory: MemoryPlan, events: EventLog | None = None
+) -> Scheduler:
+    """The bookkeeping alone, for any executor."""
+    cache = CacheConfig(memory.num_blocks, memory.block_size, settings.enable_prefix_caching)
+    allocator: KVAllocator
+    if settings.kv_allocator == "paged":
+        # A secret of this process: nobody outside can predict a block's hash.
+        hasher = BlockHasher(memory.block_size, secrets.token_bytes(32))
+        allocator = BlockTables(cache, hasher, events)
+    else:
+        rule = settings.kv_allocator.removeprefix("contiguous-")
+        allocator = ContiguousTables(cache, rule, memory.max_model_len, events)
+    config = SchedulerConfig(
+        max_model_len=memory.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        policy=settings.scheduling_policy,
+    )
+    return Scheduler(config, allocator)
+
+
+def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
+    """Load the model and make an engine for it. Raises LooseleafError for anything a user can
+    mend: a name that is unknown, a damaged file, memory that does not suffice."""
+    compiled()  # says so now if it is missing
+    start = time.perf_counter()
+    path = resolve(settings.model, cache_dir=settings.cache_dir)
+    with GGUFFile(path) as file:
+        text = load_text(file)
+        model = load_model(file)
+    config = model.config
+    memory = plan_memory(
+        settings, config.kv_bytes_per_token(KV_BYTES_PER_ELEMENT), config.context_length
+    )
+    scheduler = build_scheduler(settings, memory, events)
+    executor: Executor = ReferenceExecutor(
+        model.program,
+        model.weights,
+        num_blocks=memory.num_blocks,
+        block_size=memory.block_size,
+        num_valid_tokens=text.tokenizer.vocab_size,
+    )
+    seconds = time.perf_counter() - start
+    logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
+    logger.info("%s", memory)
+    return Stack(
+        Engine(scheduler, executor),
+        text.tokenizer,
+        text.chat_template,
+        config,
+        memory,
+        path,
+        seconds,
+    )

@@ -1,0 +1,53 @@
+"""The loop: schedule, execute, apply. The server, the offline API and the planner all run this."""
+
+import time
+from collections.abc import Callable
+
+from looseleaf.core.request import FinishReason, Request, RequestId
+from looseleaf.core.scheduler import Scheduler
+from looseleaf.core.step import Step, StepResult, Update
+from looseleaf.executors.base import Executor
+
+Clock = Callable[[], float]
+"""Seconds since some fixed moment: `time.monotonic`, or a virtual clock."""
+
+StepObserver = Callable[[Step, StepResult], None]
+
+
+class Engine:
+    """One scheduler and one executor on one clock. Not thread-safe: it has one owner.
+
+    `observers` see every step that was executed, with its result, before it is applied: recorders
+    and meters go there.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, clock: Clock = time.monotonic
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock = clock
+        self.observers: list[StepObserver] = []
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, request: Request) -> None:
+        """Queue a request; raises CapacityError if it can never fit."""
+        self.scheduler.add(request)
+
+    def abort(self, request_id: RequestId, reason: FinishReason = FinishReason.ABORT) -> bool:
+        """End a request and free its blocks at once; False if it has ended already."""
+        return self.scheduler.abort(request_id, self.clock(), reason)
+
+    def step(self) -> list[Update]:
+        """Compute one step and return the news, by request."""
+        step = self.scheduler.schedule(self.clock())
+        result = self.executor.execute(step)
+        for observe in self.observers:
+            observe(step, result)
+        return self.scheduler.apply(result, self.clock())
+
+    def close(self) -> None:
+        self.executor.close()

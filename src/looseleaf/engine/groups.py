@@ -1,0 +1,165 @@
+"""A client's request: one prompt, `n` samples of it, and their text as it comes.
+
+The core knows single sequences only. A group turns a client's request into them and their updates
+back into pieces of text by sample. It lives on the side of whoever waits for the answer, so that
+detokenizing never holds up a step.
+"""
+
+import secrets
+from dataclasses import dataclass, field, replace
+
+from looseleaf.core.hashing import ExtraKeys
+from looseleaf.core.request import MAX_SEED, FinishReason, Request, RequestId, SamplingParams
+from looseleaf.core.step import TokenLogprobs, Update
+from looseleaf.text.detokenizer import IncrementalDetokenizer
+from looseleaf.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one sample gained: text that is certain, and the tokens that came with this step.
+
+    Text may lag behind the tokens, until a character or a possible stop string is complete.
+    `stop_reason` is the stop string or the asked-for stop token that ended it.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...]
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class Sample:
+    """One answer so far."""
+
+    index: int
+    request_id: RequestId
+    detokenizer: IncrementalDetokenizer
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+class Group:
+    """`n` samples of one prompt.
+
+    `request` is what goes to the engine: the first sample, with the others as its children.
+    `request_id` must be unique among all that live; the samples' ids derive from it.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        *,
+        arrival_time: float = 0.0,
+        priority: int = 0,
+        extra_keys: ExtraKeys = (),
+        continues_text: bool = False,
+    ) -> None:
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbelow(MAX_SEED + 1))
+        self.request_id = request_id
+        self.prompt_token_ids = prompt_token_ids
+        self.params = params
+        self.prompt_logprobs: list[float] = []
+        self._tokenizer = tokenizer
+        stop_token_ids = params.stop_token_ids
+        if not params.ignore_eos:
+            stop_token_ids = stop_token_ids | tokenizer.eos_token_ids
+
+        def request(index: int, children: tuple[Request, ...] = ()) -> Request:
+            return Request(
+                f"{request_id}/{index}",
+                prompt_token_ids,
+                params,
+                arrival_time=arrival_time,
+                priority=priority,
+                extra_keys=extra_keys,
+                stop_token_ids=stop_token_ids,
+                sample_index=index,
+                children=children,
+            )
+
+        children = tuple(request(i) for i in range(1, params.n))
+        self.request = request(0, children)
+        self.samples = [
+            Sample(
+                index,
+                member.request_id,
+                IncrementalDetokenizer(
+                    tokenizer,
+                    stop=params.stop,
+                    include_stop=params.include_stop_str_in_output,
+                    skip_special=params.skip_special_tokens,
+                    continues_text=continues_text,
+                ),
+            )
+            for index, member in enumerate((self.request, *children))
+        ]
+        self._by_id = {sample.request_id: sample for sample in self.samples}
+
+    @property
+    def finished(self) -> bool:
+        return all(sample.finish_reason is not None for sample in self.samples)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens found stored when the request first ran; 0 until then."""
+        return self.request.num_cached_tokens or 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(len(sample.token_ids) for sample in self.samples)
+
+    @property
+    def request_ids(self) -> list[RequestId]:
+        return [sample.request_id for sample in self.samples]
+
+    def unfinished_ids(self) -> list[RequestId]:
+        return [s.request_id for s in self.samples if s.finish_reason is None]
+
+    def feed(self, update: Update) -> Delta | None:
+        """Take in news of one sample. None if there is nothing to tell.
+
+        If the text ran into a stop string, the delta says that the sample is finished although
+        the engine does not know it yet: the caller then aborts it there, with reason STOP.
+        """
+        sample = self._by_id[update.request_id]
+        self.prompt_logprobs.extend(update.prompt_logprobs)
+        if sample.finish_reason is not None:
+            return None  # computed before the engine heard of a stop string
+        if not update.token_ids and update.finish_reason is None:
+            return None
+        token_ids, reason = update.token_ids, update.finish_reason
+        stop_reason: str | int | None = None
+        shown = token_ids
+        if reason is FinishReason.STOP:
+            last = token_ids[-1]
+            if last in self.params.stop_token_ids:
+                stop_reason = last
+            if not (self.params.include_stop_str_in_output and stop_reason is not None):
+                shown = token_ids[:-1]
+        text = sample.detokenizer.append(shown)
+        if sample.detokenizer.stopped is not None:
+            token_ids = token_ids[: sample.detokenizer.num_tokens - len(sample.token_ids)]
+            reason, stop_reason = FinishReason.STOP, sample.detokenizer.stopped
+        elif reason is not None:
+            text += sample.detokenizer.finish()
+        logprobs = update.logprobs[: len(token_ids)]
+        sample.text += text
+        sample.token_ids.extend(token_ids)
+        sample.logprobs.extend(logprobs)
+        sample.finish_reason, sample.stop_reason = reason, stop_reason
+        return Delta(sample.index, text, token_ids, logprobs, reason, stop_reason)

@@ -1,0 +1,255 @@
+"""The offline API: a list of prompts in, a list of answers out."""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from looseleaf.core.errors import LooseleafError
+from looseleaf.core.events import EventLog
+from looseleaf.core.request import FinishReason, RequestId, SamplingParams
+from looseleaf.core.step import TokenLogprobs
+from looseleaf.engine.build import Stack, build
+from looseleaf.engine.groups import Delta, Group
+from looseleaf.engine.progress import GenerationProgress
+from looseleaf.engine.settings import EngineSettings
+from looseleaf.text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One sample. `stop_reason` is the stop string or stop token that ended it, if one did."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] | None
+    finish_reason: str
+    stop_reason: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """The answer to one prompt. `num_cached_tokens` of the prompt were found stored."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    prompt_logprobs: tuple[float | None, ...] | None
+    outputs: tuple[CompletionOutput, ...]
+    num_cached_tokens: int
+
+
+class LLM:
+    """A model with an engine of its own.
+
+    Takes the settings of `EngineSettings` by name: `LLM("smollm2-135m", block_size=32)`. Close it,
+    or use it in a `with` statement, to give its memory back. Raises LooseleafError for anything
+    that the caller can mend.
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2-135m",
+        *,
+        events: EventLog | None = None,
+        stack: Stack | None = None,
+        **settings: Any,
+    ) -> None:
+        self.stack = stack or build(EngineSettings(model=model, **settings), events=events)
+        self.engine = self.stack.engine
+        self._ids = itertools.count()
+        self._live: dict[RequestId, tuple[Group, deque[Delta]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.stack.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer every prompt, all at once in one batch as far as memory allows.
+
+        A prompt is text, or token ids. One `sampling_params` serves all prompts; a list has one
+        for each. Results are in the order of the prompts. `use_tqdm` shows a progress bar if
+        standard error is a terminal.
+        """
+        items = _as_list(prompts)
+        token_ids = [self._tokenize(prompt) for prompt in items]
+        texts = [prompt if isinstance(prompt, str) else None for prompt in items]
+        return self._run(texts, token_ids, sampling_params, use_tqdm, priority)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of several, through the model's chat template."""
+        conversations: list[Sequence[Message]] = (
+            [messages] if messages and isinstance(messages[0], Mapping) else list(messages)  # type: ignore[list-item, arg-type]
+        )
+        prompts = [
+            self.stack.chat_template.render(
+                list(conversation),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+            )
+            for conversation in conversations
+        ]
+        token_ids = [self.chat_tokens(prompt) for prompt in prompts]
+        return self._run(prompts, token_ids, sampling_params, use_tqdm, None)
+
+    def chat_tokens(self, prompt: str) -> list[int]:
+        """Token ids of a rendered chat template, which spells its special tokens itself."""
+        return self.stack.tokenizer.encode(prompt, add_special=True, parse_special=True)
+
+    def stream(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> Iterator[tuple[Group, Delta]]:
+        """The answer to one prompt piece by piece; closing the iterator aborts it. Several may be
+        read in turn."""
+        group, deltas = self._group(prompt_token_ids, params, 0), deque[Delta]()
+        with self._started([group], deltas):
+            while not group.finished:
+                self._step()
+                while deltas:
+                    yield group, deltas.popleft()
+
+    def _tokenize(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.stack.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        return list(prompt)
+
+    def _group(self, token_ids: Sequence[int], params: SamplingParams, priority: int) -> Group:
+        return Group(
+            f"llm-{next(self._ids)}",
+            check_token_ids(token_ids, self.stack.tokenizer.vocab_size),
+            params,
+            self.stack.tokenizer,
+            arrival_time=self.engine.clock(),
+            priority=priority,
+        )
+
+    def _run(
+        self,
+        texts: Sequence[str | None],
+        prompts: Sequence[Sequence[int]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        use_tqdm: bool,
+        priority: Sequence[int] | None,
+    ) -> list[RequestOutput]:
+        if sampling_params is None:
+            sampling_params = SamplingParams()
+        if isinstance(sampling_params, SamplingParams):
+            sampling_params = [sampling_params] * len(prompts)
+        if len(sampling_params) != len(prompts):
+            raise ValueError(
+                f"{len(sampling_params)} sampling params for {len(prompts)} prompts: give one, or "
+                f"one for each prompt"
+            )
+        groups = [
+            self._group(prompt, params, 0 if priority is None else priority[i])
+            for i, (prompt, params) in enumerate(zip(prompts, sampling_params, strict=True))
+        ]
+        for group in groups:
+            # Refused before anything starts, so that one bad prompt does not waste the others.
+            self.engine.scheduler.set_limits(group.request)
+        deltas = deque[Delta]()
+        num_samples = sum(len(group.samples) for group in groups)
+        with (
+            self._started(groups, deltas),
+            GenerationProgress(num_samples, show=use_tqdm) as progress,
+        ):
+            while not all(group.finished for group in groups):
+                self._step()
+                while deltas:
+                    progress.advance(deltas.popleft())
+        return [_output(group, text) for group, text in zip(groups, texts, strict=True)]
+
+    @contextmanager
+    def _started(self, groups: Sequence[Group], deltas: deque[Delta]) -> Iterator[None]:
+        """Queue `groups`, whose news `_step` appends to `deltas`; abort what is left at the end."""
+        try:
+            for group in groups:
+                self._live |= dict.fromkeys(group.request_ids, (group, deltas))
+                self.engine.add(group.request)
+            yield
+        finally:
+            for group in groups:
+                for request_id in group.unfinished_ids():
+                    self.engine.abort(request_id)
+                for request_id in group.request_ids:
+                    self._live.pop(request_id, None)
+
+    def _step(self) -> None:
+        for update in self.engine.step():
+            entry = self._live.get(update.request_id)
+            if entry is None:
+                continue
+            group, deltas = entry
+            delta = group.feed(update)
+            if delta is None:
+                continue
+            deltas.append(delta)
+            if delta.finish_reason is FinishReason.STOP and update.finish_reason is None:
+                self.engine.abort(update.request_id, FinishReason.STOP)
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> list[int]:
+    """The ids as a list; raises LooseleafError for one that the model does not have."""
+    for position, token_id in enumerate(token_ids):
+        if not 0 <= token_id < vocab_size:
+            raise LooseleafError(
+                f"prompt token {token_id} at position {position} is not in the vocabulary: ids go "
+                f"from 0 to {vocab_size - 1}"
+            )
+    return list(token_ids)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _output(group: Group, text: str | None) -> RequestOutput:
+    return RequestOutput(
+        request_id=group.request_id,
+        prompt=text,
+        prompt_token_ids=tuple(group.prompt_token_ids),
+        prompt_logprobs=((None, *group.prompt_logprobs) if group.params.prompt_logprobs else None),
+        outputs=tuple(
+            CompletionOutput(
+                index=sample.index,
+                text=sample.text,
+                token_ids=tuple(sample.token_ids),
+                logprobs=tuple(sample.logprobs) if group.params.logprobs is not None else None,
+                finish_reason=str(sample.finish_reason),
+                stop_reason=sample.stop_reason,
+            )
+            for sample in group.samples
+        ),
+        num_cached_tokens=group.num_cached_tokens,
+    )

@@ -1,0 +1,174 @@
+"""The engine behind an event loop: one owner thread computes, any number of tasks wait.
+
+Commands reach the owner through a queue and run between steps; updates come back in one hand-over
+per step. Everything about text stays on the event loop's side.
+"""
+
+import asyncio
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from looseleaf.core.errors import LooseleafError
+from looseleaf.core.hashing import ExtraKeys
+from looseleaf.core.request import FinishReason, RequestId, SamplingParams
+from looseleaf.core.step import Update
+from looseleaf.engine.engine import Engine
+from looseleaf.engine.groups import Delta, Group
+from looseleaf.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+Command = Callable[[Engine], object]
+
+logger = logging.getLogger(__name__)
+
+
+class EngineDeadError(LooseleafError):
+    """The engine failed; nothing can be served until the process is restarted."""
+
+
+class EngineService:
+    """Owns an engine from `start` to `stop`; all methods belong to the event loop's thread."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.failure: BaseException | None = None
+        self._engine = engine
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._streams: dict[RequestId, tuple[Group, asyncio.Queue[Delta | None]]] = {}
+        self._ids = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owner = threading.Thread(target=self._own, name="looseleaf-engine", daemon=True)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._owner.start()
+
+    async def stop(self) -> None:
+        """End what still runs, then the owner thread, then the executor."""
+        for group in {id(group): group for group, _ in self._streams.values()}.values():
+            self._end(group)
+        self._commands.put(None)
+        await asyncio.to_thread(self._owner.join)
+        self._engine.close()
+
+    def submit(
+        self,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        extra_keys: ExtraKeys = (),
+        continues_text: bool = False,
+    ) -> Group:
+        """Queue a request. Raises CapacityError at once if it can never fit, and EngineDeadError.
+
+        The answer comes from `stream`, which must be called, or the group `abort`ed.
+        """
+        if self.failure is not None:
+            raise EngineDeadError(f"the engine has failed: {self.failure!r}; restart the server")
+        group = Group(
+            f"req-{next(self._ids)}",
+            prompt_token_ids,
+            params,
+            self.tokenizer,
+            arrival_time=time.monotonic(),
+            priority=priority,
+            extra_keys=extra_keys,
+            continues_text=continues_text,
+        )
+        self._engine.scheduler.set_limits(group.request)
+        deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        for request_id in group.request_ids:
+            self._streams[request_id] = (group, deltas)
+        self._commands.put(lambda engine: engine.add(group.request))
+        return group
+
+    async def stream(self, group: Group) -> AsyncIterator[Delta]:
+        """The group's news until all its samples are finished; leaving early aborts it."""
+        deltas = self._streams[group.request.request_id][1]
+        try:
+            while not (group.finished and deltas.empty()):
+                delta = await deltas.get()
+                if delta is None:
+                    raise EngineDeadError(f"the engine has failed: {self.failure!r}")
+                yield delta
+        finally:
+            self.abort(group)
+
+    def abort(self, group: Group) -> None:
+        """Forget the group, and end what of it still runs."""
+        self._end(group)
+        for request_id in group.request_ids:
+            self._streams.pop(request_id, None)
+
+    async def call(self, function: Callable[[Engine], T]) -> T:
+        """Run `function` in the owner thread between two steps and return what it returns."""
+        if self.failure is not None:
+            raise EngineDeadError(f"the engine has failed: {self.failure!r}; restart the server")
+        assert self._loop is not None
+        loop, future = self._loop, self._loop.create_future()
+
+        def settle(result: T | None, error: Exception | None) -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+        def command(engine: Engine) -> None:
+            try:
+                result = function(engine)
+            except Exception as error:
+                loop.call_soon_threadsafe(settle, None, error)
+            else:
+                loop.call_soon_threadsafe(settle, result, None)
+
+        self._commands.put(command)
+        return await future  # type: ignore[no-any-return]
+
+    def _end(self, group: Group) -> None:
+        for request_id in group.unfinished_ids():
+            self._abort_sample(request_id, FinishReason.ABORT)
+
+    def _abort_sample(self, request_id: RequestId, reason: FinishReason) -> None:
+        self._commands.put(lambda engine: engine.abort(request_id, reason))
+
+    def _deliver(self, updates: list[Update]) -> None:
+        for update in updates:
+            entry = self._streams.get(update.request_id)
+            if entry is None:
+                continue  # its client has gone
+            group, deltas = entry
+            delta = group.feed(update)
+            if delta is None:
+                continue
+            deltas.put_nowait(delta)
+            if delta.finish_reason is FinishReason.STOP and update.finish_reason is None:
+                self._abort_sample(update.request_id, FinishReason.STOP)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        for _, deltas in self._streams.values():
+            deltas.put_nowait(None)
+
+    def _own(self) -> None:
+        """The owner thread: commands, a step, one hand-over, again."""
+        assert self._loop is not None
+        try:
+            while True:
+                while not self._engine.has_work or not self._commands.empty():
+                    command = self._commands.get()
+                    if command is None:
+                        return
+                    command(self._engine)
+                updates = self._engine.step()
+                if updates:
+                    self._loop.call_soon_threadsafe(self._deliver, updates)
+        except BaseException as error:
+            logger.exception("the engine failed")
+            self._loop.call_soon_threadsafe(self._fail, error)

@@ -1,0 +1,60 @@
+"""What a user can set about an engine, under the names that vLLM's users know."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from looseleaf.core.contiguous import RULES
+from looseleaf.core.errors import ConfigError
+
+EXECUTORS = ("reference",)
+KV_ALLOCATORS = ("paged", *(f"contiguous-{rule}" for rule in RULES))
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """`max_model_len` None is the model's context, or what fits into the KV cache if that is less.
+    `kv_cache_memory` is in bytes; None is a share of the memory that is available. Downloads go to
+    `cache_dir`; None is the user's own."""
+
+    model: str = "smollm2-135m"
+    executor: str = "reference"
+    block_size: int = 16
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 512
+    max_model_len: int | None = None
+    long_prefill_token_threshold: int | None = None
+    kv_cache_memory: int | None = None
+    kv_allocator: str = "paged"
+    enable_prefix_caching: bool = True
+    scheduling_policy: str = "fcfs"
+    cache_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("executor", self.executor, EXECUTORS),
+            ("kv_allocator", self.kv_allocator, KV_ALLOCATORS),
+        ):
+            if value not in known:
+                raise ConfigError(
+                    f"{name} {value!r} is not known; choose one of {', '.join(known)}"
+                )
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from "2GiB", "512M", "1.5g" or a plain number; raises ConfigError."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmg]i?)?b?\s*", text.lower())
+    if match is None:
+        raise ConfigError(f"memory size {text!r} is not understood; write it like 2GiB or 512M")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Bytes for people: "1.9 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024 or unit == "GiB":
+            break
+        num_bytes /= 1024
+    return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"

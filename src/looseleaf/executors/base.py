@@ -1,0 +1,26 @@
+"""The seam between bookkeeping and arithmetic: one method wide."""
+
+from typing import Protocol
+
+from looseleaf.core.step import Step, StepResult
+
+
+class Executor(Protocol):
+    """Computes steps, in the order in which they were scheduled.
+
+    An executor keeps a row per live sequence (its block table) and the KV blocks; everything else
+    comes with the step, so there is no second copy of a request's state to drift. A sequence is
+    new when a step first names it, and forgotten when `Step.finished` does: preemption is the
+    one followed by the other.
+    """
+
+    def execute(self, step: Step) -> StepResult:
+        """Forget `step.finished`, make `step.copies`, compute `step.sequences`, draw samples.
+
+        Returns after the KV of every token of the step is stored. Does not modify `step`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back memory and threads; the executor cannot be used afterwards."""
+        ...

@@ -1,0 +1,93 @@
+"""A step as flat arrays: what the ops of a program take besides buffers and weights."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looseleaf.core.step import ScheduledSequence, Step
+
+from .rows import Rows
+
+Ints = NDArray[np.int64]
+
+
+class SequenceRange(NamedTuple):
+    """One sequence's part of a batch.
+
+    Its tokens are `start`..`stop` of the batch and stand at `first_position` and after.
+    `context_slots` are the slots of all its positions up to its last token, in order. Of the rows
+    of logits it owns `logits_start`..`logits_stop`; draws are from the last of them.
+    """
+
+    sequence: ScheduledSequence
+    start: int
+    stop: int
+    first_position: int
+    context_slots: Ints
+    logits_start: int
+    logits_stop: int
+
+    @property
+    def scored_token_ids(self) -> tuple[int, ...]:
+        """The tokens whose log-probabilities were asked for, one per row from `logits_start` on."""
+        if not self.sequence.prompt_logprobs:
+            return ()
+        following = self.sequence.next_token_id
+        return self.sequence.token_ids[1:] + (() if following is None else (following,))
+
+
+class Batch(NamedTuple):
+    """`token_ids`, `positions` and `slots` have an entry per token of the step; `logits_rows` are
+    the tokens whose logits are wanted, in rising order."""
+
+    token_ids: Ints
+    positions: Ints
+    slots: Ints
+    logits_rows: Ints
+    ranges: tuple[SequenceRange, ...]
+
+
+def make_batch(step: Step, rows: Rows) -> Batch:
+    """Lay out a step whose changes `rows` has already taken in."""
+    ranges: list[SequenceRange] = []
+    wanted: list[int] = []
+    start = 0
+    for sequence in step.sequences:
+        stop = start + len(sequence.token_ids)
+        end = sequence.first_position + len(sequence.token_ids)
+        logits_start = len(wanted)
+        if sequence.prompt_logprobs:
+            wanted.extend(range(start, stop - 1))
+        if sequence.samples or sequence.next_token_id is not None:
+            wanted.append(stop - 1)
+        ranges.append(
+            SequenceRange(
+                sequence,
+                start,
+                stop,
+                sequence.first_position,
+                _slots(rows.table(sequence.request_id), end, rows.block_size),
+                logits_start,
+                len(wanted),
+            )
+        )
+        start = stop
+    return Batch(
+        np.array([t for s in step.sequences for t in s.token_ids], np.int64),
+        _joined([np.arange(r.first_position, len(r.context_slots)) for r in ranges]),
+        _joined([r.context_slots[r.first_position :] for r in ranges]),
+        np.array(wanted, np.int64),
+        tuple(ranges),
+    )
+
+
+def _slots(table: list[int], end: int, block_size: int) -> Ints:
+    """`table[p // block_size] * block_size + p % block_size` for the positions p up to `end`."""
+    positions = np.arange(end)
+    blocks = np.array(table, np.int64)
+    return blocks[positions // block_size] * block_size + positions % block_size
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)

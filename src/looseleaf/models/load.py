@@ -1,0 +1,82 @@
+"""From a GGUF file to what an executor needs: settings, program, weights."""
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looseleaf.core.errors import ConfigError
+from looseleaf.program.program import Program
+from looseleaf.program.trace import trace
+from looseleaf.weights.gguf import GGUFFile
+
+from .config import ModelConfig
+from .registry import architecture
+
+_ROPE_FACTORS = "rope_freqs.weight"
+_NO_WEIGHTS = (_ROPE_FACTORS, ".attn_rot_embd.weight")
+"""Endings of the tensors that carry settings, not weights."""
+
+
+class LoadedModel(NamedTuple):
+    config: ModelConfig
+    program: Program
+    weights: dict[str, NDArray[np.float32]]
+
+
+def load_model(source: str | os.PathLike[str] | GGUFFile) -> LoadedModel:
+    """Read a whole model: settings, program, and all weights as float32 (4 bytes a parameter).
+
+    Raises `GGUFError` for a damaged file and `ConfigError` for a model that is not supported.
+    """
+    if not isinstance(source, GGUFFile):
+        with GGUFFile(source) as file:
+            return load_model(file)
+    config, program = load_program(source)
+    return LoadedModel(config, program, load_weights(source, config, program))
+
+
+def load_program(file: GGUFFile) -> tuple[ModelConfig, Program]:
+    """Settings and program only: reads no weights, takes milliseconds.
+
+    A tensor that the program would leave unused is an error: the model is a variant whose results
+    would be wrong without it.
+    """
+    family = architecture(file.architecture)
+    factors = file.tensor(_ROPE_FACTORS) if _ROPE_FACTORS in file.tensors else None
+    config = ModelConfig.from_gguf(
+        file.metadata, rope_factors=None if factors is None else factors.tolist()
+    )
+    shapes = {name: tuple(info.shape) for name, info in file.tensors.items()}
+    program = trace(family.page, config, shapes)
+    used = {name for name, _ in program.weights}
+    unused = [name for name in shapes if name not in used and not name.endswith(_NO_WEIGHTS)]
+    if unused:
+        raise ConfigError(
+            f"{config.name}: {len(unused)} tensors have no use in architecture "
+            f"{file.architecture!r}, the first is {unused[0]!r}: this variant is not supported"
+        )
+    return config, program
+
+
+def load_weights(
+    file: GGUFFile, config: ModelConfig, program: Program
+) -> dict[str, NDArray[np.float32]]:
+    """The program's weights, decoded to float32 and in the row order that the page expects."""
+    family = architecture(file.architecture)
+
+    def read(name: str) -> NDArray[np.float32]:
+        weight: NDArray[Any] = family.from_gguf(name, file.tensor(name), config)
+        return weight
+
+    names = [name for name, _ in program.weights]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(read, names), strict=True))
+
+
+def weight_bytes(weights: Mapping[str, NDArray[Any]]) -> int:
+    """Memory that the weights take."""
+    return sum(weight.nbytes for weight in weights.values())

@@ -1,0 +1,29 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bandwidth.h"
+#include "cpu.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+NB_MODULE(_native, m) {
+  m.doc() = "Looseleaf's compiled part.";
+
+  m.def(
+      "cpu_features",
+      [] {
+        nb::dict features;
+        for (const auto& [name, supported] : looseleaf::cpu_features()) {
+          features[name.c_str()] = supported;
+        }
+        return features;
+      },
+      "Instruction sets that kernels are dispatched on -> whether this processor has them.");
+
+  m.def("read_bandwidth", &looseleaf::read_bandwidth, "num_bytes"_a, "num_threads"_a,
+        "repeats"_a = 3, nb::call_guard<nb::gil_scoped_release>(),
+        "Bytes per second at which the threads together read memory, best of `repeats`.");
+}

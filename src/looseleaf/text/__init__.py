@@ -1,0 +1,1 @@
+"""Text in, token ids through, text out: tokenizer, chat template, incremental detokenizer."""

@@ -1,0 +1,1 @@
+"""From a model's name to arrays: finding the file, reading it, decoding its tensors."""

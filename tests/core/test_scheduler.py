@@ -1,0 +1,329 @@
+import pytest
+from bookkeeping import Bench, expected_output, make_request
+
+from looseleaf.core.errors import CapacityError
+from looseleaf.core.request import Status
+from looseleaf.core.step import StepResult
+
+
+def scheduled(step) -> dict[str, int]:
+    """Request id -> tokens in this step."""
+    return {sequence.request_id: len(sequence.token_ids) for sequence in step.sequences}
+
+
+def test_one_request_runs_to_its_end() -> None:
+    bench = Bench()
+    request = make_request("a", 5, max_tokens=3)
+    bench.add(request)
+    bench.run()
+    assert bench.outputs["a"] == expected_output(request, 3)
+    assert bench.finish_reasons == {"a": "length"}
+    assert [scheduled(step) for step in bench.steps] == [{"a": 5}, {"a": 1}, {"a": 1}]
+    assert bench.num_in_use() == 0
+
+
+def test_a_stop_token_ends_a_request_and_is_its_last_token() -> None:
+    request = make_request("a", 5, max_tokens=50)
+    stop = expected_output(request, 3)[2]
+    bench = Bench()
+    bench.add(make_request("a", 5, max_tokens=50, stop_token_ids=frozenset({stop})))
+    bench.run()
+    assert bench.outputs["a"] == expected_output(request, 3)
+    assert bench.finish_reasons == {"a": "stop"}
+
+
+def test_requests_join_and_leave_at_any_step() -> None:
+    bench = Bench()
+    bench.add(make_request("a", 4, max_tokens=6))
+    bench.step()
+    bench.add(make_request("b", 3, max_tokens=2))
+    assert scheduled(bench.step()) == {"a": 1, "b": 3}
+    assert scheduled(bench.step()) == {"a": 1, "b": 1}
+    assert scheduled(bench.step()) == {"a": 1}
+
+
+def test_a_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
+    bench = Bench(max_num_batched_tokens=7)
+    request = make_request("a", 20, max_tokens=2)
+    bench.add(request)
+    bench.run()
+    assert [scheduled(step)["a"] for step in bench.steps] == [7, 7, 6, 1]
+    assert [len(s.samples) for step in bench.steps for s in step.sequences] == [0, 0, 1, 1]
+    assert bench.outputs["a"] == expected_output(request, 2)
+
+
+def test_max_num_seqs_is_kept() -> None:
+    bench = Bench(max_num_seqs=2)
+    bench.add(*(make_request(name, 3, max_tokens=3) for name in "abc"))
+    assert set(scheduled(bench.step())) == {"a", "b"}
+    bench.run()
+    assert set(bench.finish_reasons) == {"a", "b", "c"}
+
+
+def test_running_requests_go_before_waiting_ones() -> None:
+    bench = Bench(max_num_batched_tokens=4)
+    bench.add(make_request("a", 4, max_tokens=9))
+    bench.step()
+    bench.add(make_request("b", 6, max_tokens=1))
+    assert scheduled(bench.step()) == {"a": 1, "b": 3}
+
+
+def test_first_come_first_served() -> None:
+    bench = Bench(max_num_seqs=1)
+    bench.add(*(make_request(name, 3, max_tokens=1) for name in "bac"))
+    bench.run()
+    assert list(bench.finish_reasons) == ["b", "a", "c"]
+
+
+def test_priority_goes_before_arrival() -> None:
+    bench = Bench(max_num_seqs=1, policy="priority")
+    for name, priority in {"low": 5, "high": 1, "also": 5, "top": 0}.items():
+        bench.add(make_request(name, 3, max_tokens=1, priority=priority))
+    bench.run()
+    assert list(bench.finish_reasons) == ["top", "high", "low", "also"]
+
+
+def test_preempted_requests_give_the_same_tokens() -> None:
+    alone = {name: expected_output(make_request(name, 6), 20) for name in "abcd"}
+    bench = Bench(num_blocks=9, block_size=4)
+    bench.add(*(make_request(name, 6, max_tokens=20) for name in "abcd"))
+    bench.run()
+    assert bench.scheduler.counters.preemptions > 0
+    assert bench.outputs == alone
+
+
+def test_the_head_is_never_preempted() -> None:
+    bench = Bench(num_blocks=9, block_size=4, prefix_caching=False)
+    requests = [make_request(name, 6, max_tokens=20) for name in "abcd"]
+    bench.add(*requests)
+    bench.run()
+    assert requests[0].num_preemptions == 0
+    assert list(bench.finish_reasons)[0] == "a"
+
+
+def test_equal_prompts_that_arrive_together_are_computed_once() -> None:
+    bench = Bench(max_num_batched_tokens=256)
+    requests = [make_request(f"r{i}", range(18), max_tokens=4) for i in range(8)]
+    bench.add(*requests)
+    bench.step()
+    assert bench.scheduler.counters.held_back == 7
+    bench.run()
+    assert bench.tokens_computed("r0") == 18 + 3
+    for request in requests[1:]:
+        assert request.num_cached_tokens == 17
+        assert bench.tokens_computed(request.request_id) == 1 + 3
+    assert all(bench.outputs[r.request_id] == expected_output(r, 4) for r in requests)
+
+
+def test_others_pass_a_request_that_is_held_back() -> None:
+    bench = Bench(max_num_batched_tokens=8, long_prefill_token_threshold=4)
+    bench.add(make_request("leader", range(24), max_tokens=1))
+    bench.step()
+    bench.add(make_request("held", range(24), max_tokens=1), make_request("other", 3, max_tokens=1))
+    bench.run()
+    assert list(bench.finish_reasons) == ["other", "leader", "held"]
+
+
+@pytest.mark.parametrize("how", ["abort", "preempt"])
+def test_a_held_request_goes_ahead_when_its_leader_is_gone(how: str) -> None:
+    bench = Bench(num_blocks=12, max_num_batched_tokens=8)
+    leader = make_request("leader", range(32), max_tokens=1, priority=1)
+    held = make_request("held", range(32), max_tokens=1, priority=1)
+    bench.add(leader)
+    bench.step()
+    bench.add(held)
+    bench.step()
+    assert held.status is Status.HELD
+    if how == "abort":
+        bench.abort("leader")
+    else:
+        bench.scheduler._preempt(leader)
+    assert held.status is Status.WAITING
+    bench.run()
+    assert bench.outputs["held"] == expected_output(held, 1)
+    assert held.num_cached_tokens >= 16 - 1, "what the leader had published is used"
+
+
+def test_samples_of_one_prompt_fork_after_one_prefill() -> None:
+    bench = Bench(block_size=4)
+    request = make_request("a", 7, max_tokens=5, n=4)
+    bench.add(request)
+    first = bench.step()
+    assert scheduled(first) == {"a": 7}
+    assert [s.request_id for s in first.samples()] == ["a", "a/1", "a/2", "a/3"]
+    table = bench.tables.table(request.request_id)
+    assert [bench.tables.pool.ref_count(b) for b in table] == [4, 4]
+    second = bench.step()
+    assert len(second.copies) == 3, "the last to write needs no copy"
+    bench.run()
+    family = {"a": request, **{c.request_id: c for c in request.children}}
+    assert len(bench.outputs) == 4
+    for index, name in enumerate(["a", "a/1", "a/2", "a/3"]):
+        sample = make_request("a", 7)
+        sample.sample_index = index
+        assert bench.outputs[name] == expected_output(sample, 5), name
+    assert family["a"].num_cached_tokens == 0
+    assert bench.scheduler.counters.prefix_hits == 0
+
+
+def test_samples_that_find_no_seat_wait_for_one() -> None:
+    bench = Bench(max_num_seqs=2)
+    bench.add(make_request("a", 7, max_tokens=3, n=5))
+    bench.run()
+    for index, name in enumerate(["a", "a/1", "a/2", "a/3", "a/4"]):
+        sample = make_request("a", 7)
+        sample.sample_index = index
+        assert bench.outputs[name] == expected_output(sample, 3)
+
+
+def test_admission_keeps_the_blocks_that_samples_will_copy_into() -> None:
+    # 5 samples of a 6-token prompt: 2 blocks, and 4 copies of the second one right after.
+    bench = Bench(num_blocks=6, block_size=4)
+    bench.add(make_request("a", 6, max_tokens=2, n=5), make_request("b", 3, max_tokens=1))
+    assert set(scheduled(bench.step())) == {"a"}
+    bench.step()
+    assert bench.scheduler.counters.preemptions == 0
+    bench.run()
+
+
+def test_one_sample_can_be_aborted_before_and_after_the_fork() -> None:
+    bench = Bench(max_num_batched_tokens=4)
+    bench.add(make_request("a", 8, max_tokens=4, n=3))
+    bench.step()
+    bench.abort("a/1")
+    bench.step()
+    bench.abort("a")
+    bench.run()
+    assert len(bench.outputs["a/2"]) == 4
+    assert bench.outputs["a/1"] == []
+    assert bench.num_in_use() == 0
+
+
+def test_aborting_an_uncomputed_prompt_ends_all_its_samples() -> None:
+    bench = Bench(max_num_batched_tokens=4)
+    bench.add(make_request("a", 8, max_tokens=4, n=3))
+    bench.step()
+    bench.abort("a")
+    assert not bench.scheduler.has_work
+    assert bench.num_in_use() == 0
+
+
+def test_abort_while_the_step_is_computed() -> None:
+    bench = Bench()
+    a, b = make_request("a", 5), make_request("b", 6)
+    bench.add(a, b)
+    step = bench.scheduler.schedule(0.0)
+    result = bench.executor.execute(step)
+    bench.scheduler.abort(a.request_id, 0.0)
+    updates = bench.scheduler.apply(result, 0.0)
+    assert [u.request_id for u in updates] == ["b"]
+    assert updates[0].token_ids == tuple(expected_output(b, 1))
+
+
+def test_a_running_request_can_be_forked_at_any_time() -> None:
+    bench = Bench()
+    parent = make_request("p", 6, max_tokens=20)
+    bench.add(parent)
+    for _ in range(3):
+        bench.step()
+    child = make_request("c", [*parent.token_ids[:-1], 77], max_tokens=6)
+    in_use = bench.num_in_use()
+    bench.scheduler.fork(parent.request_id, child)
+    bench.outputs["c"] = []
+    assert bench.num_in_use() == in_use
+    bench.run()
+    assert bench.outputs["c"] == expected_output(child, 6)
+    assert bench.outputs["p"] == expected_output(parent, 20)
+
+
+def test_a_fork_must_begin_like_its_parent() -> None:
+    bench = Bench()
+    bench.add(make_request("p", 6, max_tokens=20))
+    bench.step()
+    with pytest.raises(ValueError, match="computed tokens"):
+        bench.scheduler.fork("p", make_request("c", [1, 2, 3, 4, 5, 6, 7, 8, 9]))
+    with pytest.raises(KeyError):
+        bench.scheduler.fork("nobody", make_request("c", 3))
+
+
+@pytest.mark.parametrize("max_tokens", [None, 1000])
+def test_output_ends_at_the_context(max_tokens: int | None) -> None:
+    bench = Bench(max_model_len=16)
+    bench.add(make_request("a", 9, max_tokens=max_tokens))
+    bench.run()
+    assert len(bench.outputs["a"]) == 7
+    assert bench.finish_reasons["a"] == "length"
+
+
+def test_max_tokens_0_only_computes_the_prompt() -> None:
+    bench = Bench(max_model_len=16, max_num_batched_tokens=5)
+    bench.add(make_request("a", 16, max_tokens=0, n=2))
+    bench.run()
+    assert bench.outputs == {"a": [], "a/1": []}
+    assert bench.finish_reasons == {"a": "length", "a/1": "length"}
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_both_numbers() -> None:
+    bench = Bench(max_model_len=16)
+    with pytest.raises(CapacityError, match=r"17 tokens.*at most 16"):
+        bench.add(make_request("a", 17))
+    with pytest.raises(CapacityError, match=r"16 tokens.*at most 16"):
+        bench.add(make_request("a", 16))
+    assert not bench.scheduler.has_work
+
+
+def test_two_requests_cannot_have_one_id() -> None:
+    bench = Bench()
+    bench.add(make_request("a", 3))
+    with pytest.raises(ValueError, match="'a' is in use"):
+        bench.add(make_request("a", 3))
+
+
+def test_steps_and_results_must_alternate() -> None:
+    bench = Bench()
+    bench.add(make_request("a", 3))
+    step = bench.scheduler.schedule(0.0)
+    with pytest.raises(RuntimeError, match="step 1"):
+        bench.scheduler.schedule(0.0)
+    with pytest.raises(RuntimeError, match="step 7"):
+        bench.scheduler.apply(StepResult(7, ()), 0.0)
+    assert step.num_tokens == 3
+
+
+def test_nobody_needs_it_so_a_long_prompt_gets_the_whole_budget() -> None:
+    bench = Bench(max_num_batched_tokens=16, num_blocks=128)
+    bench.add(make_request("long", 100, max_tokens=1))
+    assert scheduled(bench.step()) == {"long": 16}
+    bench.add(make_request("short", 5, max_tokens=1))
+    assert scheduled(bench.step()) == {"long": 11, "short": 5}
+
+
+def test_several_long_prompts_share_one_share() -> None:
+    bench = Bench(max_num_batched_tokens=16, num_blocks=256)
+    bench.add(*(make_request(name, 100, max_tokens=1) for name in "abc"))
+    bench.step()
+    bench.add(make_request("short", 8, max_tokens=1))
+    step = scheduled(bench.step())
+    assert step["short"] == 8
+    assert sum(step.values()) == 16
+
+
+@pytest.mark.parametrize("rule", ["max", "pow2", "oracle"])
+def test_the_engine_runs_on_contiguous_regions(rule: str) -> None:
+    bench = Bench(num_blocks=64, max_model_len=40, allocator=rule)
+    requests = [make_request(f"r{i}", 3 + i, max_tokens=7, n=1 + i % 3) for i in range(12)]
+    bench.add(*requests)
+    bench.run()
+    for request in requests:
+        assert bench.outputs[request.request_id] == expected_output(request, 7)
+    assert bench.num_in_use() == 0
+
+
+def test_step_is_plain_data_that_compares() -> None:
+    def steps() -> list:
+        bench = Bench(num_blocks=9)
+        bench.add(*(make_request(name, 6, max_tokens=20, n=2) for name in "abc"))
+        bench.run()
+        return bench.steps
+
+    assert steps() == steps()

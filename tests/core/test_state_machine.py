@@ -1,0 +1,179 @@
+"""Random programs of add / step / fork / abort / preempt / evict against a plain dict.
+
+The model knows only which tokens each request must have. The executor raises if a sequence ever
+reads KV that is not of its own tokens; the invariants are checked after every rule.
+"""
+
+import pytest
+from bookkeeping import VOCAB_SIZE, Bench, make_request
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from looseleaf.core import invariants
+from looseleaf.core.errors import CapacityError
+from looseleaf.core.request import Request, Status
+from looseleaf.core.snapshot import snapshot
+from looseleaf.executors.scripted import expected_token
+
+# Few different tokens and few lengths, so that prefixes often meet, also inside blocks.
+PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
+
+
+class Machine(RuleBasedStateMachine):
+    live = Bundle("live")
+
+    @initialize(
+        num_blocks=st.integers(5, 24),
+        block_size=st.sampled_from([1, 2, 4]),
+        budget=st.sampled_from([1, 5, 16, 64]),
+        threshold=st.sampled_from([None, 1, 3]),
+        max_num_seqs=st.integers(1, 6),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        prefix_caching=st.booleans(),
+        allocator=st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"]),
+    )
+    def start(
+        self,
+        num_blocks,
+        block_size,
+        budget,
+        threshold,
+        max_num_seqs,
+        policy,
+        prefix_caching,
+        allocator,
+    ) -> None:
+        self.bench = Bench(
+            num_blocks,
+            block_size,
+            max_model_len=min(num_blocks * block_size, 24),
+            max_num_batched_tokens=budget,
+            long_prefill_token_threshold=threshold,
+            max_num_seqs=max_num_seqs,
+            policy=policy,
+            prefix_caching=prefix_caching,
+            allocator=allocator,
+        )
+        self.expected: dict[str, list[int]] = {}
+        self.requests: dict[str, Request] = {}
+        self.count = 0
+
+    def track(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        self.expected[request.request_id] = list(request.token_ids)
+        self.bench.outputs.setdefault(request.request_id, [])
+
+    @rule(
+        target=live,
+        prompt=PROMPTS,
+        max_tokens=st.sampled_from([0, 1, 2, 5, 12, None]),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
+        priority=st.integers(0, 2),
+        salt=st.sampled_from([None, None, None, "tenant"]),
+    )
+    def add(self, prompt, max_tokens, n, priority, salt):
+        self.count += 1
+        request = make_request(
+            f"r{self.count}", prompt, max_tokens=max_tokens, n=n, priority=priority, salt=salt
+        )
+        before = snapshot(self.bench.scheduler)
+        try:
+            self.bench.add(request)
+        except CapacityError:
+            assert snapshot(self.bench.scheduler)[1:] == before[1:], "a refusal changes nothing"
+            return multiple()
+        for member in (request, *request.children):
+            self.track(member)
+        return multiple(*(m.request_id for m in (request, *request.children)))
+
+    @rule(times=st.integers(1, 5))
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            self.bench.step()
+
+    @rule(target=live, parent=live, tail=st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    def fork(self, parent: str, tail: list[int]):
+        request = self.requests[parent]
+        if request.status is not Status.RUNNING or request.num_computed_tokens == 0:
+            return multiple()
+        self.count += 1
+        tokens = request.token_ids[: request.num_computed_tokens] + tail
+        child = make_request(f"f{self.count}", tokens, max_tokens=3, priority=request.priority)
+        child.extra_keys = request.extra_keys
+        try:
+            self.bench.scheduler.fork(request.request_id, child)
+        except CapacityError:
+            return multiple()
+        self.track(child)
+        return child.request_id
+
+    @rule(victim=consumes(live))
+    def abort(self, victim: str) -> None:
+        self.bench.scheduler.abort(self.requests[victim].request_id, self.bench.now)
+
+    @rule(victim=live)
+    def abort_while_a_step_is_computed(self, victim: str) -> None:
+        scheduler = self.bench.scheduler
+        step = scheduler.schedule(self.bench.now)
+        result = self.bench.executor.execute(step)
+        scheduler.abort(self.requests[victim].request_id, self.bench.now)
+        for update in scheduler.apply(result, self.bench.now):
+            self.bench.outputs[update.request_id].extend(update.token_ids)
+
+    @rule(victim=live)
+    def preempt(self, victim: str) -> None:
+        request = self.requests[victim]
+        if request.status is Status.RUNNING:
+            self.bench.scheduler._preempt(request)
+
+    @precondition(lambda self: hasattr(self.bench.tables, "pool"))
+    @rule()
+    def evict_everything(self) -> None:
+        self.bench.tables.pool.forget_all()
+
+    @rule()
+    def finish_all(self) -> None:
+        self.bench.run()
+        assert self.bench.num_in_use() == 0
+        for request_id, request in self.requests.items():
+            assert request.status is Status.FINISHED
+            if request.finish_reason == "length":
+                assert request.num_tokens == request.max_total_tokens, request_id
+
+    @invariant()
+    def consistent(self) -> None:
+        if hasattr(self, "bench"):
+            invariants.check(self.bench.scheduler)
+
+    @invariant()
+    def tokens_depend_on_the_request_alone(self) -> None:
+        for request_id, request in getattr(self, "requests", {}).items():
+            expected = self.expected[request_id]
+            assert (
+                request.token_ids[: request.num_prompt_tokens]
+                == expected[: request.num_prompt_tokens]
+            )
+            while len(expected) < request.num_tokens:
+                expected.append(
+                    expected_token(expected, request.sample_index, vocab_size=VOCAB_SIZE)
+                )
+            assert request.token_ids == expected[: request.num_tokens]
+            assert self.bench.outputs[request_id] == request.output_token_ids
+
+    def teardown(self) -> None:
+        if hasattr(self, "bench"):
+            self.finish_all()
+
+
+TestMachine = pytest.mark.timeout(600)(Machine.TestCase)
+TestMachine.settings = settings(stateful_step_count=40)
