@@ -29,3 +29,11 @@ def shared_dir() -> Path:
     if not path.is_dir():
         pytest.skip("needs the folder ../shared with oracles and traces, which is not here")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF file with random weights that loads in milliseconds."""
+    from tiny_gguf import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")

@@ -19,7 +19,16 @@ _EXPORTS = {
     "CapacityError": "looseleaf.core.errors",
 }
 
-__all__ = ["__version__", *_EXPORTS]
+__all__ = [
+    "LLM",
+    "CapacityError",
+    "CompletionOutput",
+    "ConfigError",
+    "LooseleafError",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from looseleaf.core.errors import CapacityError, ConfigError, LooseleafError

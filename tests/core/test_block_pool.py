@@ -127,7 +127,9 @@ def test_the_longest_common_prefix_is_found_among_all_children(wanted, expected)
 
 def test_c009_a_forced_collision_is_a_miss() -> None:
     for width in (0, 1):
-        colliding = BlockHasher(2, b"s", lambda parent, tokens: bytes([sum(tokens) % 2])[:width])
+        colliding = BlockHasher(
+            2, b"s", lambda parent, tokens, width=width: bytes([sum(tokens) % 2])[:width]
+        )
         root = colliding.root(())
         pool = BlockPool(4)
         (block_id,) = pool.allocate(1) or ()

@@ -77,5 +77,5 @@ def test_orca_max_batches_seven_sequences_in_the_papers_pool() -> None:
 
 
 def test_an_unknown_rule_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="'median'.*max"):
+    with pytest.raises(ConfigError, match=r"'median'.*max"):
         ContiguousTables(CacheConfig(32, 4), "median", 64)

@@ -32,14 +32,12 @@ class Mirror:
                 self.hashes[block_id] = block_hash
             case ev.BlockUnpublished(_, block_id, block_hash):
                 assert self.hashes.pop(block_id) == block_hash
-            case ev.RequestAdded(_, request_id) | ev.RequestPreempted(_, request_id):
+            case ev.RequestAdded(_, request_id):
                 self.status[request_id] = "waiting"
-            case ev.RequestAdmitted(_, request_id) | ev.RequestForked(_, _, request_id):
-                self.status[request_id] = "running"
-            case ev.RequestHeld(_, request_id):
-                self.status[request_id] = "held"
-            case ev.RequestFinished(_, request_id):
+            case ev.RequestMoved(_, request_id, "finished"):
                 self.status.pop(request_id, None)
+            case ev.RequestMoved(_, request_id, status):
+                self.status[request_id] = status
 
     def compare(self, now: Snapshot) -> None:
         assert self.sequence == now.sequence
@@ -47,9 +45,10 @@ class Mirror:
         assert self.hashes == {b.block_id: b.hash for b in now.blocks if b.hash is not None}
         references = Counter(b for table in self.tables.values() for b in table)
         assert {b.block_id: b.ref_count for b in now.blocks if b.ref_count} == references
-        for request in now.requests:
-            if request.status == "running":
-                assert self.status[request.request_id] == "running"
+        # Further samples of a prompt are announced when they begin to run.
+        announced = {r.request_id: r.status for r in now.requests if r.request_id in self.status}
+        assert self.status == announced
+        assert {r.request_id for r in now.requests if r.status != "held"} <= set(announced)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -98,7 +98,7 @@ def test_the_head_is_never_preempted() -> None:
     bench.add(*requests)
     bench.run()
     assert requests[0].num_preemptions == 0
-    assert list(bench.finish_reasons)[0] == "a"
+    assert next(iter(bench.finish_reasons)) == "a"
 
 
 def test_equal_prompts_that_arrive_together_are_computed_once() -> None:

@@ -38,17 +38,18 @@ def run(options: argparse.Namespace) -> None:
         while (line := _ask()) is not None:
             messages.append({"role": "user", "content": line})
             prompt = llm.chat_tokens(llm.stack.chat_template.render(messages))
-            answer, group = "", None
+            answer, turn = "", None
             for group, delta in llm.stream(prompt, params):
+                turn = group
                 answer += delta.text
                 sys.stdout.write(delta.text)
                 sys.stdout.flush()
             print()
             messages.append({"role": "assistant", "content": answer})
-            if options.verbose and group is not None:
+            if options.verbose and turn is not None:
                 print(
-                    f"[{group.num_prompt_tokens} prompt tokens, {group.num_cached_tokens} of them "
-                    f"reused; {group.num_output_tokens} generated]",
+                    f"[{turn.num_prompt_tokens} prompt tokens, {turn.num_cached_tokens} of them "
+                    f"reused; {turn.num_output_tokens} generated]",
                     file=sys.stderr,
                 )
 

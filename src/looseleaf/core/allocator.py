@@ -61,7 +61,7 @@ class KVAllocator(Protocol):
         ...
 
     def match(self, request: Request) -> Match:
-        """The longest stored prefix; at least one token is always left to compute. Holds nothing."""
+        """The longest stored prefix that leaves a token to compute. Holds nothing."""
         ...
 
     def pending_keys(self, request: Request, match: Match) -> list[PendingKey]:
@@ -76,12 +76,12 @@ class KVAllocator(Protocol):
         nothing. A new sequence passes its `match`; `spare` blocks must be left over."""
         ...
 
-    def fork(self, parent: Request, child: Request, num_tokens: int) -> Reservation | None:
-        """A table for `child` with `parent`'s first `num_tokens` tokens."""
+    def fork(self, parent: Request, child: Request, num_tokens: int) -> bool:
+        """Share `parent`'s first `num_tokens` tokens with `child`; False if that cannot be."""
         ...
 
     def publish(self, request: Request) -> None:
-        """Make the full blocks of the computed tokens findable, and the prompt's partial last one."""
+        """Make the computed tokens' full blocks findable, and the prompt's partial last one."""
         ...
 
     def free(self, request: Request) -> None:

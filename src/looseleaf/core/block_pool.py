@@ -18,7 +18,7 @@ Child = tuple[tuple[int, ...], BlockId]
 
 
 class BlockPool:
-    """`num_blocks` blocks. Nothing here can leave it half changed: each call counts, then commits."""
+    """`num_blocks` blocks. Each call counts first, then commits: nothing is left half changed."""
 
     def __init__(self, num_blocks: int, events: EventLog | None = None) -> None:
         self.num_blocks = num_blocks
@@ -60,7 +60,7 @@ class BlockPool:
         return self._blocks[block_id].ref_count
 
     def allocate(self, num_blocks: int) -> list[BlockId] | None:
-        """Take `num_blocks` with ref count 1, evicting as needed; None, and no change, if too few."""
+        """Take `num_blocks`, evicting as needed; None, and nothing is changed, if too few."""
         if num_blocks > len(self._queue):
             return None
         taken = []
@@ -158,11 +158,12 @@ class BlockPool:
         place = bisect_left(siblings, (wanted, BlockId(-1)))
         best, best_length = None, 0
         for tokens, block_id in siblings[max(0, place - 1) : place + 1]:
-            block = self._blocks[block_id]
             length = _common_prefix(tokens, wanted)
-            if length > best_length and block.key is not None and block.key.parent is not None:
-                if same_content(block.key.parent, parent):
-                    best, best_length = block, length
+            key = self._blocks[block_id].key
+            assert key is not None
+            assert key.parent is not None
+            if length > best_length and same_content(key.parent, parent):
+                best, best_length = self._blocks[block_id], length
         return None if best is None else (best, best_length)
 
     def forget_all(self) -> None:
@@ -187,7 +188,7 @@ class BlockPool:
             if not siblings:
                 del self._children[key.parent.hash]
         if self._events is not None:
-            self._events.emit(BlockUnpublished, block.block_id, key.hash, 0)
+            self._events.emit(BlockUnpublished, block.block_id, key.hash)
 
 
 def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -1,7 +1,9 @@
 """Block tables: which physical block holds each run of `block_size` positions of a sequence.
 
     position   0 .. B-1   B .. 2B-1   2B .. 3B-1
-    table      [  b0    ,    b1     ,    b2     ]      slot = table[position // B] * B + position % B
+    table      [  b0    ,    b1     ,    b2     ]
+
+    slot = table[position // B] * B + position % B
 
 Blocks are taken on demand, shared by reference count, and copied only when somebody writes.
 """
@@ -128,16 +130,16 @@ class BlockTables:
         table.block_ids.extend(taken)
         return self._changed(request, table, held, copies)
 
-    def fork(self, parent: Request, child: Request, num_tokens: int) -> Reservation:
-        """Never short of memory: the blocks are shared, the last one also if it is partly full."""
+    def fork(self, parent: Request, child: Request, num_tokens: int) -> bool:
+        """Takes no memory: the last block is shared as well if it is partly full."""
         source = self._tables[parent.request_id]
         block_ids = source.block_ids[: blocks_for(num_tokens, self.block_size)]
         for block_id in block_ids:
             self.pool.share(block_id)
-        num_full = num_tokens // self.block_size
-        table = _Table(list(block_ids), min(source.num_published, num_full))
-        self._tables[child.request_id] = table
-        return self._changed(child, table, 0, ())
+        num_published = min(source.num_published, num_tokens // self.block_size)
+        table = self._tables[child.request_id] = _Table(list(block_ids), num_published)
+        self._changed(child, table, 0, ())
+        return True
 
     def publish(self, request: Request) -> None:
         if not self.prefix_caching:

@@ -10,11 +10,10 @@ from looseleaf.core.allocator import NO_MATCH, Match, Reservation
 from looseleaf.core.block_tables import NOTHING_NEW, blocks_for
 from looseleaf.core.config import CacheConfig
 from looseleaf.core.errors import ConfigError
-from looseleaf.core.events import BlockCopied, EventLog, TableChanged, TableFreed
+from looseleaf.core.events import EventLog, TableChanged, TableFreed
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.prefix_leaders import PendingKey
 from looseleaf.core.request import Request, RequestId
-from looseleaf.core.step import BlockCopy
 
 RULES = ("max", "pow2", "oracle")
 
@@ -94,18 +93,11 @@ class ContiguousTables:
         self.events = events
         self.buddy = BuddyAllocator(config.num_blocks)
         self._regions: dict[RequestId, tuple[int, int]] = {}
-        self._copy_sources: set[RequestId] = set()
-        self._freed_sources: list[int] = []
         self.num_copies = 0
 
     @property
     def num_available(self) -> int:
         return self.buddy.num_free
-
-    @property
-    def num_pending_blocks(self) -> int:
-        """Blocks of ended sequences that the next step's copies still read."""
-        return sum(self.buddy.size(start) for start in self._freed_sources)
 
     def reserved_tokens(self, request: Request) -> int:
         """The length that the rule reserves for this request, in tokens."""
@@ -137,22 +129,18 @@ class ContiguousTables:
         if region is not None:
             # A sequence that outgrows what its rule assumed is moved by preempting it.
             return NOTHING_NEW if num_tokens <= region[1] * self.block_size else None
-        return self._take(request)
-
-    def fork(self, parent: Request, child: Request, num_tokens: int) -> Reservation | None:
-        """Nothing can be shared, so the child gets a region of its own and a copy of everything."""
-        taken = self._take(child)
-        if taken is None:
+        length = blocks_for(self.reserved_tokens(request), self.block_size)
+        start = self.buddy.allocate(length)
+        if start is None:
             return None
-        self._copy_sources.add(parent.request_id)
-        copies = []
-        source = self._regions[parent.request_id][0]
-        for i in range(blocks_for(num_tokens, self.block_size)):
-            copies.append(BlockCopy(BlockId(source + i), taken.block_ids[i]))
-            if self.events is not None:
-                self.events.emit(BlockCopied, child.request_id, *copies[-1])
-        self.num_copies += len(copies)
-        return taken._replace(copies=tuple(copies))
+        self._regions[request.request_id] = (start, length)
+        block_ids = self.table(request.request_id)
+        if self.events is not None:
+            self.events.emit(TableChanged, request.request_id, 0, block_ids)
+        return Reservation(0, block_ids)
+
+    def fork(self, parent: Request, child: Request, num_tokens: int) -> bool:
+        return False  # nothing can be shared, so the child computes everything itself
 
     def publish(self, request: Request) -> None:
         """Nothing is ever found again."""
@@ -161,18 +149,12 @@ class ContiguousTables:
         region = self._regions.pop(request.request_id, None)
         if region is None:
             return
-        if request.request_id in self._copy_sources:
-            self._freed_sources.append(region[0])  # still to be read by the next step's copies
-        else:
-            self.buddy.free(region[0])
+        self.buddy.free(region[0])
         if self.events is not None:
             self.events.emit(TableFreed, request.request_id)
 
     def end_schedule(self) -> None:
-        self._copy_sources.clear()
-        for start in self._freed_sources:
-            self.buddy.free(start)
-        self._freed_sources.clear()
+        """Nothing is ever copied."""
 
     def table(self, request_id: RequestId) -> tuple[BlockId, ...]:
         start, length = self._regions.get(request_id, (0, 0))
@@ -184,14 +166,3 @@ class ContiguousTables:
     def region_blocks(self, request_id: RequestId) -> int:
         """Blocks that the sequence keeps from others: its region with the buddy's rounding."""
         return self.buddy.size(self._regions[request_id][0])
-
-    def _take(self, request: Request) -> Reservation | None:
-        length = blocks_for(self.reserved_tokens(request), self.block_size)
-        start = self.buddy.allocate(length)
-        if start is None:
-            return None
-        self._regions[request.request_id] = (start, length)
-        block_ids = self.table(request.request_id)
-        if self.events is not None:
-            self.events.emit(TableChanged, request.request_id, 0, block_ids)
-        return Reservation(0, block_ids)

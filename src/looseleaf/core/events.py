@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from looseleaf.core.free_queue import BlockId
-from looseleaf.core.request import RequestId
+from looseleaf.core.request import RequestId, Status
 
 
 class RequestAdded(NamedTuple):
@@ -18,40 +18,16 @@ class RequestAdded(NamedTuple):
     priority: int
 
 
-class RequestHeld(NamedTuple):
-    """It waits for `leader_id`, which is computing a prefix that both need."""
+class RequestMoved(NamedTuple):
+    """A request has another `status`, with `num_computed_tokens` stored (when it begins to run:
+    found in the cache, or shared with the request that it forked from). `cause` names the request
+    it is held back for or forked from, or the reason why it finished; else it is empty."""
 
     sequence: int
     request_id: RequestId
-    leader_id: RequestId
-
-
-class RequestAdmitted(NamedTuple):
-    """It runs, for the first time or again; `num_cached_tokens` were found stored."""
-
-    sequence: int
-    request_id: RequestId
-    num_cached_tokens: int
-
-
-class RequestForked(NamedTuple):
-    """`child_id` runs and shares the blocks of `parent_id`'s first `num_tokens` tokens."""
-
-    sequence: int
-    parent_id: RequestId
-    child_id: RequestId
-    num_tokens: int
-
-
-class RequestPreempted(NamedTuple):
-    sequence: int
-    request_id: RequestId
-
-
-class RequestFinished(NamedTuple):
-    sequence: int
-    request_id: RequestId
-    reason: str
+    status: Status
+    num_computed_tokens: int
+    cause: str
 
 
 class StepScheduled(NamedTuple):
@@ -83,7 +59,7 @@ class BlockCopied(NamedTuple):
 
 
 class BlockPublished(NamedTuple):
-    """`block_id` can be found under `hash`; what it was found under before is forgotten."""
+    """`block_id` can be found under `hash`, which no other block can be at the same time."""
 
     sequence: int
     block_id: BlockId
@@ -92,24 +68,17 @@ class BlockPublished(NamedTuple):
 
 
 class BlockUnpublished(NamedTuple):
-    """`block_id` is no longer found under `hash`: evicted, or another copy took its place.
-
-    `num_copies` findable copies remain. A hash is findable while any remain.
-    """
+    """`block_id` cannot be found under `hash` any more: it was evicted, it is found under more, or
+    another copy takes its place, which is then published next."""
 
     sequence: int
     block_id: BlockId
     hash: bytes
-    num_copies: int
 
 
 Event = (
     RequestAdded
-    | RequestHeld
-    | RequestAdmitted
-    | RequestForked
-    | RequestPreempted
-    | RequestFinished
+    | RequestMoved
     | StepScheduled
     | TableChanged
     | TableFreed

@@ -17,7 +17,7 @@ Hasher = Callable[[bytes, Sequence[int]], bytes]
 
 
 class BlockKey:
-    """What a block holds: `token_ids` after everything that `parent` names. A root has no tokens."""
+    """What a block holds: `token_ids`, after all that `parent` names. A root has no tokens."""
 
     __slots__ = ("extra", "hash", "parent", "token_ids")
 

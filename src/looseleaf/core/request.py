@@ -1,7 +1,8 @@
 """A request: its tokens, what it asked for, and how far it has come."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import StrEnum
 from typing import NewType
 
@@ -26,11 +27,6 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
-
-
-def _require(ok: bool, name: str, value: object, rule: str) -> None:
-    if not ok:
-        raise LooseleafError(f"{name} is {value!r}, but it must be {rule}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,38 +55,27 @@ class SamplingParams:
     prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
-        _require(1 <= self.n <= 128, "n", self.n, "between 1 and 128")
-        _require(
-            math.isfinite(self.temperature) and self.temperature >= 0,
-            "temperature",
-            self.temperature,
-            "a finite number of at least 0 (0 is greedy)",
-        )
-        _require(self.top_k >= -1, "top_k", self.top_k, "at least 1, or 0 or -1 for off")
-        _require(0 <= self.top_p <= 1, "top_p", self.top_p, "between 0 and 1 (1 is off)")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1 (0 is off)")
-        _require(
-            self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, "in 0..2**63-1"
-        )
-        _require(
-            self.max_tokens is None or self.max_tokens >= 0,
-            "max_tokens",
-            self.max_tokens,
-            "at least 0, or None for the rest of the context",
-        )
-        _require(all(self.stop), "stop", self.stop, "a list of strings that are not empty")
-        _require(
-            self.logprobs is None or 0 <= self.logprobs <= 20,
-            "logprobs",
-            self.logprobs,
-            "between 0 and 20, or None",
-        )
+        temperature, logprobs = self.temperature, self.logprobs
+        for name, holds, rule in (
+            ("n", 1 <= self.n <= 128, "between 1 and 128"),
+            ("temperature", 0 <= temperature < math.inf, "a finite number of at least 0"),
+            ("top_k", self.top_k >= -1, "at least 1, or 0 or -1 for off"),
+            ("top_p", 0 <= self.top_p <= 1, "between 0 and 1 (1 is off)"),
+            ("min_p", 0 <= self.min_p <= 1, "between 0 and 1 (0 is off)"),
+            ("seed", 0 <= (self.seed or 0) <= MAX_SEED, "between 0 and 2**63-1, or None"),
+            ("max_tokens", (self.max_tokens or 0) >= 0, "at least 0, or None"),
+            ("stop", all(self.stop), "a list of strings that are not empty"),
+            ("logprobs", 0 <= (logprobs or 0) <= 20, "between 0 and 20, or None"),
+        ):
+            if not holds:
+                raise LooseleafError(f"{name} is {getattr(self, name)!r}, but it must be {rule}")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """One sequence: the prompt, what was generated, and counters.
 
@@ -103,78 +88,47 @@ class Request:
     `expected_tokens` is what a reservation allocator assumes prompt and output will come to.
     """
 
-    __slots__ = (
-        "arrival_index",
-        "arrival_time",
-        "block_keys",
-        "children",
-        "expected_tokens",
-        "extra_keys",
-        "finish_reason",
-        "finish_time",
-        "first_scheduled_time",
-        "first_token_time",
-        "max_total_tokens",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_scored_tokens",
-        "params",
-        "parent_id",
-        "priority",
-        "request_id",
-        "root_key",
-        "sample_index",
-        "status",
-        "stop_token_ids",
-        "tail_key",
-        "token_ids",
-    )
+    request_id: RequestId
+    prompt_token_ids: InitVar[Sequence[int]]
+    params: SamplingParams
+    _: KW_ONLY
+    arrival_time: float = 0.0
+    priority: int = 0
+    extra_keys: ExtraKeys = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    expected_tokens: int | None = None
+    sample_index: int = 0
+    children: tuple["Request", ...] = ()
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt_token_ids: list[int] | tuple[int, ...],
-        params: SamplingParams,
-        *,
-        arrival_time: float = 0.0,
-        priority: int = 0,
-        extra_keys: ExtraKeys = (),
-        stop_token_ids: frozenset[int] = frozenset(),
-        expected_tokens: int | None = None,
-        sample_index: int = 0,
-        children: tuple["Request", ...] = (),
-    ) -> None:
+    # From here on kept by the scheduler.
+    token_ids: list[int] = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    max_total_tokens: int = field(default=0, init=False)
+    arrival_index: int = field(default=0, init=False)
+    parent_id: RequestId | None = field(default=None, init=False)
+    """While it waits for its parent to compute the prompt."""
+    status: Status = field(default=Status.WAITING, init=False)
+    num_computed_tokens: int = field(default=0, init=False)
+    num_cached_tokens: int | None = field(default=None, init=False)
+    """Found stored when it was first admitted; never changed after."""
+    num_scored_tokens: int = field(default=1, init=False)
+    """Prompt tokens whose log-probability was delivered; the first one has none."""
+    num_preemptions: int = field(default=0, init=False)
+    first_scheduled_time: float | None = field(default=None, init=False)
+    first_token_time: float | None = field(default=None, init=False)
+    finish_time: float | None = field(default=None, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+
+    # Hashed once and kept over every attempt to schedule; see hashing.py.
+    root_key: BlockKey | None = field(default=None, init=False)
+    block_keys: list[BlockKey] = field(default_factory=list, init=False)
+    tail_key: BlockKey | None = field(default=None, init=False)
+
+    def __post_init__(self, prompt_token_ids: Sequence[int]) -> None:
         if not prompt_token_ids:
             raise LooseleafError("the prompt has no tokens; it must have at least one")
-        self.request_id = RequestId(request_id)
         self.token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
-        self.params = params
-        self.priority = priority
-        self.extra_keys = extra_keys
-        self.stop_token_ids = stop_token_ids
-        self.sample_index = sample_index
-        self.children = children
-        self.parent_id: RequestId | None = None  # while it waits for its parent's prompt
-        self.expected_tokens = expected_tokens
-        self.max_total_tokens = 0  # set by the scheduler, which knows the context
-        self.arrival_time = arrival_time
-        self.arrival_index = 0  # set by the scheduler
-        self.status = Status.WAITING
-        self.num_computed_tokens = 0
-        self.num_cached_tokens: int | None = None
-        self.num_scored_tokens = 1  # prompt log-probabilities delivered; the first token has none
-        self.num_preemptions = 0
-        self.first_scheduled_time: float | None = None
-        self.first_token_time: float | None = None
-        self.finish_time: float | None = None
-        self.finish_reason: FinishReason | None = None
-        # Hashed once and kept over every attempt to schedule; see hashing.py.
-        self.root_key: BlockKey | None = None
-        self.block_keys: list[BlockKey] = []
-        self.tail_key: BlockKey | None = None
 
     @property
     def num_tokens(self) -> int:

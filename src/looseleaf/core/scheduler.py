@@ -15,20 +15,11 @@ from typing import Any
 from looseleaf.core.allocator import KVAllocator, Match, Reservation
 from looseleaf.core.config import SchedulerConfig
 from looseleaf.core.errors import CapacityError
-from looseleaf.core.events import (
-    Event,
-    RequestAdded,
-    RequestAdmitted,
-    RequestFinished,
-    RequestForked,
-    RequestHeld,
-    RequestPreempted,
-    StepScheduled,
-)
+from looseleaf.core.events import Event, RequestAdded, RequestMoved, StepScheduled
 from looseleaf.core.policy import POLICIES, outranks
 from looseleaf.core.prefix_leaders import PrefixLeaders
 from looseleaf.core.request import FinishReason, Request, RequestId, Status
-from looseleaf.core.step import BlockCopy, Step, StepResult, TokenLogprobs, Update
+from looseleaf.core.step import Step, StepResult, TokenLogprobs, Update
 from looseleaf.core.step_builder import StepBuilder
 
 
@@ -60,7 +51,6 @@ class Scheduler:
         self._num_added = 0
         self._step: Step | None = None
         self._dropped: list[RequestId] = []
-        self._fork_copies: dict[RequestId, tuple[BlockCopy, ...]] = {}
         self._unsent_tables: set[RequestId] = set()
 
     @property
@@ -126,7 +116,7 @@ class Scheduler:
         """Let `child` go on from what the running `parent_id` has computed, sharing its blocks.
 
         `child` has the parent's computed tokens and at least one more. It waits, and computes them
-        again, if there is no seat for it, or no memory for a copy where nothing can be shared.
+        again, if there is no seat for it or nothing can be shared.
         """
         parent = self.requests[parent_id]
         computed = parent.num_computed_tokens
@@ -141,8 +131,7 @@ class Scheduler:
         self._start_fork(parent, child)
 
     def schedule(self, now: float) -> Step:
-        """The next step, which must be applied before another is scheduled. It is empty only if
-        there is nothing to do (or memory was given back that the next step can use)."""
+        """The next step, which must be applied before another is scheduled."""
         if self._step is not None:
             raise RuntimeError(f"step {self._step.step_id} was scheduled and not yet applied")
         builder = StepBuilder(self.config, self.allocator.block_size)
@@ -152,10 +141,8 @@ class Scheduler:
             self._schedule_waiting(builder, now)
         self._schedule_leftover(builder)
         self.allocator.end_schedule()
-        copies = [copy for forked in self._fork_copies.values() for copy in forked]
-        self._fork_copies.clear()
         self.counters.steps += 1
-        step = builder.build(self.counters.steps, copies, tuple(self._dropped))
+        step = builder.build(self.counters.steps, tuple(self._dropped))
         self._dropped.clear()
         self._step = step
         self._emit(StepScheduled, step.step_id, len(step.sequences), step.num_tokens)
@@ -337,35 +324,36 @@ class Scheduler:
             self.counters.prefix_queries += request.num_prompt_tokens
             self.counters.prefix_hits += match.num_tokens
         insort(self.running, request, key=self._key)
-        self._emit(RequestAdmitted, request.request_id, match.num_tokens)
+        self._moved(request)
 
     def _hold(self, request: Request, leader: Request, block_hash: bytes) -> None:
         request.status = Status.HELD
         self.leaders.hold(request, block_hash)
         self.counters.held_back += 1
-        self._emit(RequestHeld, request.request_id, leader.request_id)
+        self._moved(request, leader.request_id)
 
     def _wake_held(self) -> None:
         for request in self.leaders.take_woken():
-            request.status = Status.WAITING
-            insort(self.waiting, request, key=self._key)
+            self._wait(request)
+
+    def _wait(self, request: Request) -> None:
+        request.status = Status.WAITING
+        insort(self.waiting, request, key=self._key)
+        self._moved(request)
 
     def _preempt(self, request: Request) -> None:
         """Back to waiting, to be computed again; what it has published may be found then."""
         self._leave_running(request)
-        request.status = Status.WAITING
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         self.counters.preemptions += 1
-        insort(self.waiting, request, key=self._key)
+        self._wait(request)
         self._wake_held()
-        self._emit(RequestPreempted, request.request_id)
 
     def _leave_running(self, request: Request) -> None:
         self.running.remove(request)
         self.allocator.free(request)
         self.leaders.leave(request)
-        self._fork_copies.pop(request.request_id, None)
         self._unsent_tables.discard(request.request_id)
         self._dropped.append(request.request_id)
 
@@ -373,20 +361,17 @@ class Scheduler:
         child.parent_id = None
         child.num_cached_tokens = 0  # what siblings share is not a hit
         child.first_scheduled_time = parent.first_scheduled_time
-        reservation = None
-        if len(self.running) < self.config.max_num_seqs:
-            reservation = self.allocator.fork(parent, child, parent.num_computed_tokens)
-        if reservation is None:
-            child.status = Status.WAITING
-            insort(self.waiting, child, key=self._key)
+        num_computed = parent.num_computed_tokens
+        if len(self.running) >= self.config.max_num_seqs or not self.allocator.fork(
+            parent, child, num_computed
+        ):
+            self._wait(child)
             return
         child.status = Status.RUNNING
-        child.num_computed_tokens = parent.num_computed_tokens
+        child.num_computed_tokens = num_computed
         self._unsent_tables.add(child.request_id)
-        if reservation.copies:
-            self._fork_copies[child.request_id] = reservation.copies
         insort(self.running, child, key=self._key)
-        self._emit(RequestForked, parent.request_id, child.request_id, parent.num_computed_tokens)
+        self._moved(child, parent.request_id)
 
     def _score(self, request: Request, position: int, scored: tuple[float, ...]) -> Update:
         """Deliver each prompt token's log-probability once, also if it is computed again."""
@@ -428,7 +413,12 @@ class Scheduler:
         request.finish_reason = reason
         request.finish_time = now
         del self.requests[request.request_id]
-        self._emit(RequestFinished, request.request_id, reason)
+        self._moved(request, reason)
+
+    def _moved(self, request: Request, cause: str = "") -> None:
+        self._emit(
+            RequestMoved, request.request_id, request.status, request.num_computed_tokens, cause
+        )
 
     def _emit(self, kind: type[Event], *fields: Any) -> None:
         if self.allocator.events is not None:

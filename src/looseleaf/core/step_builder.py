@@ -1,22 +1,18 @@
 """A step in the making: who computes how many tokens, and what is left of the budget."""
 
+from typing import NamedTuple
+
 from looseleaf.core.allocator import Reservation
 from looseleaf.core.block_tables import blocks_for
 from looseleaf.core.config import SchedulerConfig
 from looseleaf.core.request import Request, RequestId
-from looseleaf.core.step import BlockCopy, Sample, ScheduledSequence, Step
+from looseleaf.core.step import Sample, ScheduledSequence, Step
 
 
-class _Plan:
-    __slots__ = ("num_tokens", "request", "reservation", "share")
-
-    def __init__(
-        self, request: Request, num_tokens: int, reservation: Reservation, share: int
-    ) -> None:
-        self.request = request
-        self.num_tokens = num_tokens
-        self.reservation = reservation
-        self.share = share  # what it took of the long prompts' share
+class _Plan(NamedTuple):
+    request: Request
+    num_tokens: int
+    reservation: Reservation
 
 
 class StepBuilder:
@@ -47,14 +43,12 @@ class StepBuilder:
         self._promise(request, request.num_computed_tokens, 1)
 
     def plan(self, request: Request, num_tokens: int, reservation: Reservation) -> None:
-        num_missing = len(request.token_ids) - request.num_computed_tokens
-        share = num_tokens if num_missing > self._long_limit else 0
-        self._plans[request.request_id] = _Plan(request, num_tokens, reservation, share)
+        self._plans[request.request_id] = _Plan(request, num_tokens, reservation)
         self.budget -= num_tokens
-        if share:
-            self._long_budget -= share
-            if num_tokens < num_missing:
-                self._curbed.append(request)
+        num_missing = len(request.token_ids) - request.num_computed_tokens
+        if num_missing > self._long_limit:
+            self._long_budget -= num_tokens
+            self._curbed.append(request)
         if num_tokens < num_missing or request.children:
             self._promise(request, request.num_computed_tokens + num_tokens, 1)
 
@@ -64,7 +58,8 @@ class StepBuilder:
         if plan is None:
             return
         self.budget += plan.num_tokens
-        self._long_budget += plan.share
+        if request.num_tokens - request.num_computed_tokens > self._long_limit:
+            self._long_budget += plan.num_tokens
         self._promise(request, request.num_computed_tokens + plan.num_tokens, -1)
 
     def outlook(self, request: Request, num_stored: int) -> tuple[int, int]:
@@ -75,27 +70,25 @@ class StepBuilder:
         return rest - blocks_for(num_stored, self._block_size) + num_children, num_children
 
     def curbed(self) -> list[tuple[Request, int]]:
-        """Requests that were kept short, each with the tokens it has in this step."""
+        """Long prompts, each with the tokens it has in this step so far."""
         return [
             (request, plan.num_tokens if (plan := self._plans.get(request.request_id)) else 0)
             for request in self._curbed
         ]
 
     def extend(self, request: Request, num_more: int, reservation: Reservation) -> None:
-        """Let a planned or curbed request have `num_more` tokens of what was left over."""
-        plan = self._plans.get(request.request_id)
-        if plan is None:
-            self._plans[request.request_id] = _Plan(request, num_more, reservation, 0)
-        else:
-            plan.num_tokens += num_more
-            plan.reservation = plan.reservation.then(reservation)
+        """Let a long prompt have `num_more` tokens of what was left over."""
         self.budget -= num_more
+        plan = self._plans.get(request.request_id)
+        if plan is not None:
+            num_more += plan.num_tokens
+            reservation = plan.reservation.then(reservation)
+        self._plans[request.request_id] = _Plan(request, num_more, reservation)
 
-    def build(self, step_id: int, copies: list[BlockCopy], dropped: tuple[RequestId, ...]) -> Step:
-        for plan in self._plans.values():
-            copies.extend(plan.reservation.copies)
-        sequences = tuple([_scheduled(plan) for plan in self._plans.values()])
-        return Step(step_id, sequences, tuple(copies), (), dropped)
+    def build(self, step_id: int, finished: tuple[RequestId, ...]) -> Step:
+        plans = self._plans.values()
+        copies = tuple([copy for plan in plans for copy in plan.reservation.copies])
+        return Step(step_id, tuple([_scheduled(plan) for plan in plans]), copies, (), finished)
 
     def _promise(self, request: Request, num_stored: int, sign: int) -> None:
         blocks, seats = self.outlook(request, num_stored)
@@ -104,21 +97,19 @@ class StepBuilder:
 
 
 def _scheduled(plan: _Plan) -> ScheduledSequence:
-    request = plan.request
+    request, num_tokens, reservation = plan
     token_ids = request.token_ids
     start, length = request.num_computed_tokens, len(token_ids)
-    end = start + plan.num_tokens
+    end = start + num_tokens
     samples: tuple[Sample, ...] = ()
     if end == length and length < request.max_total_tokens:
         samples = (Sample(request.request_id, request.params, request.sample_index, length),)
-        if request.children:
-            samples += tuple(
-                [Sample(c.request_id, c.params, c.sample_index, length) for c in request.children]
-            )
-    reservation = plan.reservation
-    scored = request.params.prompt_logprobs and request.num_scored_tokens < min(
-        end + 1, request.num_prompt_tokens
-    )
+        for child in request.children:
+            samples += (Sample(child.request_id, child.params, child.sample_index, length),)
+    scored, next_token_id = False, None
+    if request.params.prompt_logprobs and request.num_scored_tokens < request.num_prompt_tokens:
+        scored = request.num_scored_tokens <= end
+        next_token_id = token_ids[end] if scored and end < request.num_prompt_tokens else None
     return ScheduledSequence(
         request.request_id,
         tuple(token_ids[start:end]),
@@ -127,5 +118,5 @@ def _scheduled(plan: _Plan) -> ScheduledSequence:
         reservation.block_ids,
         samples,
         scored,
-        token_ids[end] if scored and end < request.num_prompt_tokens else None,
+        next_token_id,
     )

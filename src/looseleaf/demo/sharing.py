@@ -10,7 +10,7 @@ from looseleaf.core.block_tables import BlockTables, blocks_for
 from looseleaf.core.config import CacheConfig
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.hashing import BlockHasher
-from looseleaf.core.request import Request, SamplingParams
+from looseleaf.core.request import Request, RequestId, SamplingParams
 
 NUM_BLOCKS, BLOCK_SIZE = 12, 4
 
@@ -31,12 +31,13 @@ def walk_through() -> dict[str, Any]:
     tables = BlockTables(CacheConfig(NUM_BLOCKS, BLOCK_SIZE), BlockHasher(BLOCK_SIZE, b"demo"))
     params = SamplingParams(max_tokens=1)
     system = list(range(8))
-    requests = {
-        "sys": Request("sys", system, params),
-        "A": Request("A", [*system, 20, 21, 22], params),
-        "B": Request("B", [*system, 30, 31], params),
-        "C": Request("C", [*system, 20, 40], params),
+    prompts = {
+        "sys": system,
+        "A": [*system, 20, 21, 22],
+        "B": [*system, 30, 31],
+        "C": [*system, 20, 40],
     }
+    requests = {name: Request(RequestId(name), ids, params) for name, ids in prompts.items()}
 
     def fork(parent: str, child: str, num_tokens: int) -> None:
         tables.fork(requests[parent], requests[child], num_tokens)

@@ -9,7 +9,6 @@ from pathlib import Path
 from looseleaf.compiled import compiled
 from looseleaf.core.allocator import KVAllocator
 from looseleaf.core.block_tables import BlockTables
-from looseleaf.core.config import CacheConfig, SchedulerConfig
 from looseleaf.core.contiguous import ContiguousTables
 from looseleaf.core.events import EventLog
 from looseleaf.core.hashing import BlockHasher
@@ -62,7 +61,7 @@ def build_scheduler(
     settings: EngineSettings, memory: MemoryPlan, events: EventLog | None = None
 ) -> Scheduler:
     """The bookkeeping alone, for any executor."""
-    cache = CacheConfig(memory.num_blocks, memory.block_size, settings.enable_prefix_caching)
+    cache = settings.cache_config(memory.num_blocks)
     allocator: KVAllocator
     if settings.kv_allocator == "paged":
         # A secret of this process: nobody outside can predict a block's hash.
@@ -71,14 +70,7 @@ def build_scheduler(
     else:
         rule = settings.kv_allocator.removeprefix("contiguous-")
         allocator = ContiguousTables(cache, rule, memory.max_model_len, events)
-    config = SchedulerConfig(
-        max_model_len=memory.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        long_prefill_token_threshold=settings.long_prefill_token_threshold,
-        policy=settings.scheduling_policy,
-    )
-    return Scheduler(config, allocator)
+    return Scheduler(settings.scheduler_config(memory.max_model_len), allocator)
 
 
 def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:

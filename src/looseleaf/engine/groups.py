@@ -48,7 +48,8 @@ class Sample:
 class Group:
     """`n` samples of one prompt.
 
-    `request` is what goes to the engine: the first sample, with the others as its children.
+    `request` is what goes to the engine: the first sample, with the others as its children, for
+    as long as they wait for their prompt. `members` are all of them, always.
     `request_id` must be unique among all that live; the samples' ids derive from it.
     """
 
@@ -77,7 +78,7 @@ class Group:
 
         def request(index: int, children: tuple[Request, ...] = ()) -> Request:
             return Request(
-                f"{request_id}/{index}",
+                RequestId(f"{request_id}/{index}"),
                 prompt_token_ids,
                 params,
                 arrival_time=arrival_time,
@@ -90,6 +91,7 @@ class Group:
 
         children = tuple(request(i) for i in range(1, params.n))
         self.request = request(0, children)
+        self.members = (self.request, *children)
         self.samples = [
             Sample(
                 index,
@@ -102,7 +104,7 @@ class Group:
                     continues_text=continues_text,
                 ),
             )
-            for index, member in enumerate((self.request, *children))
+            for index, member in enumerate(self.members)
         ]
         self._by_id = {sample.request_id: sample for sample in self.samples}
 

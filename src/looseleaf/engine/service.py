@@ -10,8 +10,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
@@ -22,23 +23,50 @@ from looseleaf.engine.groups import Delta, Group
 from looseleaf.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
-Command = Callable[[Engine], object]
 
 logger = logging.getLogger(__name__)
 
 
 class EngineDeadError(LooseleafError):
-    """The engine failed; nothing can be served until the process is restarted."""
+    """The engine has failed or was stopped, so that this request cannot be answered."""
+
+
+class _Command:
+    """Something for the owner thread to do between two steps; `future` is for who waits for it."""
+
+    def __init__(self, function: Callable[[Engine], Any], future: Future[Any] | None) -> None:
+        self._function = function
+        self._future = future
+
+    def run(self, engine: Engine) -> None:
+        """An error is the waiter's, if there is one; otherwise it is the engine's."""
+        if self._future is None:
+            self._function(engine)
+        elif self._future.set_running_or_notify_cancel():
+            try:
+                self._future.set_result(self._function(engine))
+            except Exception as error:
+                self._future.set_exception(error)
+
+    def refuse(self, error: Exception) -> None:
+        if self._future is not None and self._future.set_running_or_notify_cancel():
+            self._future.set_exception(error)
 
 
 class EngineService:
-    """Owns an engine from `start` to `stop`; all methods belong to the event loop's thread."""
+    """Owns an engine from `start` to `stop`; all methods belong to the event loop's thread.
+
+    `failure` is what the engine died of, if it did: then everyone who waits gets an
+    EngineDeadError, and so does whoever comes later.
+    """
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.failure: BaseException | None = None
         self._engine = engine
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
         self._streams: dict[RequestId, tuple[Group, asyncio.Queue[Delta | None]]] = {}
         self._ids = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -49,11 +77,12 @@ class EngineService:
         self._owner.start()
 
     async def stop(self) -> None:
-        """End what still runs, then the owner thread, then the executor."""
-        for group in {id(group): group for group, _ in self._streams.values()}.values():
-            self._end(group)
+        """End what still runs and tell who waits for it; then the owner thread and the executor."""
+        for request_id in self._streams:
+            self._abort_sample(request_id, FinishReason.ABORT)
         self._commands.put(None)
         await asyncio.to_thread(self._owner.join)
+        self._end_streams()
         self._engine.close()
 
     def submit(
@@ -69,8 +98,8 @@ class EngineService:
 
         The answer comes from `stream`, which must be called, or the group `abort`ed.
         """
-        if self.failure is not None:
-            raise EngineDeadError(f"the engine has failed: {self.failure!r}; restart the server")
+        if self._closed:
+            raise self._dead()
         group = Group(
             f"req-{next(self._ids)}",
             prompt_token_ids,
@@ -85,58 +114,51 @@ class EngineService:
         deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         for request_id in group.request_ids:
             self._streams[request_id] = (group, deltas)
-        self._commands.put(lambda engine: engine.add(group.request))
+        self._command(lambda engine: engine.add(group.request))
         return group
 
-    async def stream(self, group: Group) -> AsyncIterator[Delta]:
+    async def stream(self, group: Group) -> AsyncGenerator[Delta, None]:
         """The group's news until all its samples are finished; leaving early aborts it."""
         deltas = self._streams[group.request.request_id][1]
         try:
             while not (group.finished and deltas.empty()):
                 delta = await deltas.get()
                 if delta is None:
-                    raise EngineDeadError(f"the engine has failed: {self.failure!r}")
+                    raise self._dead()
                 yield delta
         finally:
             self.abort(group)
 
     def abort(self, group: Group) -> None:
         """Forget the group, and end what of it still runs."""
-        self._end(group)
+        for request_id in group.unfinished_ids():
+            self._abort_sample(request_id, FinishReason.ABORT)
         for request_id in group.request_ids:
             self._streams.pop(request_id, None)
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Run `function` in the owner thread between two steps and return what it returns."""
-        if self.failure is not None:
-            raise EngineDeadError(f"the engine has failed: {self.failure!r}; restart the server")
-        assert self._loop is not None
-        loop, future = self._loop, self._loop.create_future()
+        future: Future[T] = Future()
+        self._command(function, future)
+        return await asyncio.wrap_future(future)
 
-        def settle(result: T | None, error: Exception | None) -> None:
-            if not future.done():
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
+    def _command(
+        self, function: Callable[[Engine], Any], future: Future[Any] | None = None
+    ) -> None:
+        command = _Command(function, future)
+        with self._closing:
+            if not self._closed:
+                self._commands.put(command)
+                return
+        command.refuse(self._dead())
 
-        def command(engine: Engine) -> None:
-            try:
-                result = function(engine)
-            except Exception as error:
-                loop.call_soon_threadsafe(settle, None, error)
-            else:
-                loop.call_soon_threadsafe(settle, result, None)
-
-        self._commands.put(command)
-        return await future  # type: ignore[no-any-return]
-
-    def _end(self, group: Group) -> None:
-        for request_id in group.unfinished_ids():
-            self._abort_sample(request_id, FinishReason.ABORT)
+    def _dead(self) -> EngineDeadError:
+        if self.failure is None:
+            return EngineDeadError("the engine has been stopped")
+        return EngineDeadError(f"the engine has failed: {self.failure!r}; restart the server")
 
     def _abort_sample(self, request_id: RequestId, reason: FinishReason) -> None:
-        self._commands.put(lambda engine: engine.abort(request_id, reason))
+        self._command(lambda engine: engine.abort(request_id, reason))
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:
@@ -151,8 +173,7 @@ class EngineService:
             if delta.finish_reason is FinishReason.STOP and update.finish_reason is None:
                 self._abort_sample(update.request_id, FinishReason.STOP)
 
-    def _fail(self, error: BaseException) -> None:
-        self.failure = error
+    def _end_streams(self) -> None:
         for _, deltas in self._streams.values():
             deltas.put_nowait(None)
 
@@ -165,10 +186,18 @@ class EngineService:
                     command = self._commands.get()
                     if command is None:
                         return
-                    command(self._engine)
+                    command.run(self._engine)
                 updates = self._engine.step()
                 if updates:
                     self._loop.call_soon_threadsafe(self._deliver, updates)
         except BaseException as error:
             logger.exception("the engine failed")
-            self._loop.call_soon_threadsafe(self._fail, error)
+            self.failure = error
+            self._loop.call_soon_threadsafe(self._end_streams)
+        finally:
+            with self._closing:
+                self._closed = True
+                while not self._commands.empty():
+                    left = self._commands.get()
+                    if left is not None:
+                        left.refuse(self._dead())

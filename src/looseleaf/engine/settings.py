@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from looseleaf.core.config import CacheConfig, SchedulerConfig
 from looseleaf.core.contiguous import RULES
 from looseleaf.core.errors import ConfigError
 
@@ -41,6 +42,21 @@ class EngineSettings:
                 raise ConfigError(
                     f"{name} {value!r} is not known; choose one of {', '.join(known)}"
                 )
+        # The core's own checks, before a model is loaded for nothing.
+        self.cache_config(num_blocks=1)
+        self.scheduler_config(1 if self.max_model_len is None else self.max_model_len)
+
+    def cache_config(self, num_blocks: int) -> CacheConfig:
+        return CacheConfig(num_blocks, self.block_size, self.enable_prefix_caching)
+
+    def scheduler_config(self, max_model_len: int) -> SchedulerConfig:
+        return SchedulerConfig(
+            max_model_len=max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
+            policy=self.scheduling_policy,
+        )
 
 
 def parse_bytes(text: str) -> int:

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.step import ScheduledSequence, Step
-
-from .rows import Rows
+from looseleaf.executors.rows import Rows
 
 Ints = NDArray[np.int64]
 

@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult, TokenLogprobs
+from looseleaf.executors.batch import Batch, make_batch
+from looseleaf.executors.kv_cache import KVCache
+from looseleaf.executors.paged_attention import attend
+from looseleaf.executors.rows import InvalidStepError, Rows
 from looseleaf.program.op import (
     Add,
     Embed,
@@ -31,11 +35,6 @@ from looseleaf.program.op import (
 from looseleaf.program.program import Program
 from looseleaf.sampling.logprobs import prompt_logprobs, token_logprobs
 from looseleaf.sampling.sampler import sample
-
-from .batch import Batch, make_batch
-from .kv_cache import KVCache
-from .paged_attention import attend
-from .rows import InvalidStepError, Rows
 
 Floats = NDArray[np.float32]
 

@@ -13,8 +13,7 @@ from typing import NoReturn
 
 from looseleaf.core.request import RequestId
 from looseleaf.core.step import ScheduledSequence, Step, StepResult, TokenLogprobs
-
-from .rows import InvalidStepError, Rows
+from looseleaf.executors.rows import InvalidStepError, Rows
 
 _MASK = (1 << 64) - 1
 _EMPTY_CHAIN = 0x9E3779B97F4A7C15

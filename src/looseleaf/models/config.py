@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from looseleaf.core.errors import ConfigError
-
-from .rope import (
+from looseleaf.models.rope import (
     DividedScaling,
     LinearScaling,
     RopeConfig,
@@ -160,8 +159,8 @@ class _Settings:
         values = np.unique(np.asarray(value))
         if values.dtype.kind not in "iuf" or len(values) != 1:
             raise ConfigError(
-                f"{self.name}: {self.architecture}.{key} is {value!r:.80}: only one number, the "
-                "same for all layers, is supported"
+                f"{self.name}: {self.architecture}.{key} is {values.tolist()!s:.60}: only one "
+                "number, the same for all layers, is supported"
             )
         return float(values[0])
 

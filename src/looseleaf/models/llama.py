@@ -3,10 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from looseleaf.models.config import ModelConfig
 from looseleaf.program.trace import Recorder
 from looseleaf.weights.gguf_llama import undo_rope_permutation
-
-from .config import ModelConfig
 
 
 def page(p: Recorder, c: ModelConfig) -> None:

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.errors import ConfigError
+from looseleaf.models.config import ModelConfig
+from looseleaf.models.registry import architecture
 from looseleaf.program.program import Program
 from looseleaf.program.trace import trace
 from looseleaf.weights.gguf import GGUFFile
-
-from .config import ModelConfig
-from .registry import architecture
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _NO_WEIGHTS = (_ROPE_FACTORS, ".attn_rot_embd.weight")

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.errors import ConfigError
+from looseleaf.models.config import ModelConfig
 from looseleaf.program.trace import Recorder
-
-from .config import ModelConfig
 
 _MODULES = {"llama": "looseleaf.models.llama"}
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
-from .op import BufferId, Op, inputs, output
+from looseleaf.program.op import BufferId, Op, inputs, output
 
 RowKind = Literal["tokens", "sampled"]
 

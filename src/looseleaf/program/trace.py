@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
 from looseleaf.core.errors import ConfigError
-
-from .op import (
+from looseleaf.program.op import (
     Add,
     BufferId,
     Embed,
@@ -21,7 +20,7 @@ from .op import (
     output,
     weight_names,
 )
-from .program import Buffer, Program, RowKind
+from looseleaf.program.program import Buffer, Program, RowKind
 
 
 class RotaryConfig(Protocol):

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.step import TokenLogprobs
-
-from .sampler import ranking, usable
+from looseleaf.sampling.sampler import ranking, usable
 
 FLOOR = -9999.0
 """Stands for minus infinity, which JSON cannot say."""

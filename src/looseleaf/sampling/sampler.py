@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.request import SamplingParams
-
-from .random import uniform
+from looseleaf.sampling.random import uniform
 
 _FIRST_CANDIDATES = 256
 

@@ -1,0 +1,162 @@
+"""The routes, put together, and the server that answers them."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib import metadata
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from looseleaf.core.errors import LooseleafError
+from looseleaf.server.chat import chat_completions
+from looseleaf.server.completions import completions
+from looseleaf.server.context import ServerContext
+from looseleaf.server.errors import ApiError, ClientGoneError, from_looseleaf, internal_error
+from looseleaf.server.protocol import ModelCard, ModelList
+from looseleaf.server.stream import json_response
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[ServerContext, Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+MAX_REQUEST_ID_BYTES = 256
+
+_CLIENT_CLOSED_REQUEST = 499
+
+
+def create_app(context: ServerContext) -> Starlette:
+    """The application; the engine runs as long as it does."""
+
+    def route(path: str, handler: Handler, *methods: str, prompt_param: str = "prompt") -> Route:
+        return Route(path, _endpoint(context, handler, prompt_param), methods=list(methods))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        context.service.start()
+        try:
+            yield
+        finally:
+            await context.service.stop()
+
+    return Starlette(
+        routes=[
+            route("/v1/chat/completions", chat_completions, "POST", prompt_param="messages"),
+            route("/v1/completions", completions, "POST"),
+            route("/v1/models", list_models, "GET"),
+            route("/v1/models/{name:path}", show_model, "GET"),
+            route("/health", health, "GET"),
+            route("/ping", health, "GET", "POST"),
+            route("/version", version, "GET"),
+            route("/metrics", metrics, "GET"),
+        ],
+        lifespan=lifespan,
+        middleware=[Middleware(RequestIdMiddleware)],
+        exception_handlers={HTTPException: _http_exception, Exception: _unexpected},
+    )
+
+
+async def list_models(context: ServerContext, request: Request) -> Response:
+    cards = [_model_card(context, name) for name in context.model_names]
+    return json_response(ModelList(data=cards))
+
+
+async def show_model(context: ServerContext, request: Request) -> Response:
+    name = request.path_params["name"]
+    context.check_model(name)
+    return json_response(_model_card(context, name))
+
+
+async def health(context: ServerContext, request: Request) -> Response:
+    return Response(status_code=200 if context.service.failure is None else 503)
+
+
+async def version(context: ServerContext, request: Request) -> Response:
+    return json_response({"version": package_version()})
+
+
+async def metrics(context: ServerContext, request: Request) -> Response:
+    body = await context.metrics.scrape(context.service)
+    return Response(body, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def package_version() -> str:
+    try:
+        return metadata.version("looseleaf")
+    except metadata.PackageNotFoundError:
+        return "unknown"  # run from a source tree that was not installed
+
+
+def _model_card(context: ServerContext, name: str) -> ModelCard:
+    return ModelCard(
+        id=name,
+        created=context.created,
+        root=context.model_names[0],
+        max_model_len=context.memory.max_model_len,
+    )
+
+
+def _endpoint(context: ServerContext, handler: Handler, prompt_param: str) -> Endpoint:
+    """The handler with its context, and with every failure turned into an answer."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(context, request)
+        except ApiError as error:
+            return error.response()
+        except LooseleafError as error:
+            return from_looseleaf(error, prompt_param).response()
+        except ClientGoneError:
+            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+        except HTTPException:
+            raise
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.url.path)
+            return internal_error().response()
+
+    return endpoint
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    messages = {
+        404: "there is nothing here; the API is under /v1, as in /v1/chat/completions",
+        405: "this path does not take this method; it takes those in the Allow header",
+    }
+    message = messages.get(error.status_code, error.detail)
+    response = ApiError(error.status_code, message).response()
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return internal_error().response()
+
+
+class RequestIdMiddleware:
+    """Gives a client its own X-Request-Id back. It is used for nothing else."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = None
+        if scope["type"] == "http":
+            request_id = dict(scope["headers"]).get(b"x-request-id")
+        if request_id is None or len(request_id) > MAX_REQUEST_ID_BYTES:
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

@@ -1,0 +1,181 @@
+"""POST /v1/chat/completions."""
+
+import time
+import uuid
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from looseleaf.core.hashing import ExtraKeys
+from looseleaf.core.request import SamplingParams
+from looseleaf.engine.groups import Delta
+from looseleaf.server.body import decode, off_loop, read_body
+from looseleaf.server.context import ServerContext
+from looseleaf.server.errors import invalid
+from looseleaf.server.generation import Generation
+from looseleaf.server.logprobs import chat_logprobs
+from looseleaf.server.protocol import (
+    MAX_LOGPROBS,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatMessage,
+    ChatRequest,
+    Usage,
+)
+from looseleaf.server.stream import respond
+from looseleaf.text.tokenizer import Tokenizer
+
+
+class Prepared(NamedTuple):
+    fields: ChatRequest
+    token_ids: list[int]
+    params: SamplingParams
+    extra_keys: ExtraKeys
+
+
+async def chat_completions(context: ServerContext, request: Request) -> Response:
+    body = await read_body(request, context.max_body_bytes)
+    fields, token_ids, params, extra_keys = await off_loop(len(body), prepare, context, body)
+    generation = Generation(
+        context,
+        [token_ids],
+        params,
+        priority=fields.priority,
+        extra_keys=extra_keys,
+        continues_text=fields.continue_final_message,
+    )
+    return await respond(request, fields, generation, ChatFormat(context.tokenizer, fields))
+
+
+def prepare(context: ServerContext, body: bytes) -> Prepared:
+    """Everything up to the engine. Waits for nothing and may run in any thread."""
+    fields = decode(body, ChatRequest)
+    context.check_model(fields.model)
+    params = fields.sampling_params(
+        max_tokens=(
+            fields.max_tokens
+            if fields.max_completion_tokens is None
+            else fields.max_completion_tokens
+        ),
+        logprobs=_num_logprobs(fields),
+    )
+    extra_keys = fields.extra_keys()
+    if "chat_template" in fields.chat_template_kwargs:
+        raise invalid(
+            "chat_template is not supported: the template is the model's; a request cannot bring "
+            "its own",
+            "chat_template_kwargs",
+        )
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise invalid(
+            "continue_final_message and add_generation_prompt exclude each other: the last message "
+            "is either complete or to be continued",
+            "continue_final_message",
+        )
+    prompt = context.chat_template.render(
+        fields.messages,
+        add_generation_prompt=(
+            not fields.continue_final_message
+            if fields.add_generation_prompt is None
+            else fields.add_generation_prompt
+        ),
+        continue_final_message=fields.continue_final_message,
+        extra=fields.chat_template_kwargs,
+    )
+    context.check_length(prompt, "messages")
+    return Prepared(fields, encode_chat(context.tokenizer, prompt, fields), params, extra_keys)
+
+
+def encode_chat(tokenizer: Tokenizer, prompt: str, fields: ChatRequest) -> list[int]:
+    """The rendered prompt's ids, with exactly one BOS where the model wants one.
+
+    Most templates write it. The end token that some models add to a text never belongs here:
+    the answer goes on from the prompt.
+    """
+    if fields.add_special_tokens:
+        return tokenizer.encode(prompt, add_special=True, parse_special=True)
+    token_ids = tokenizer.encode(prompt, add_special=False, parse_special=True)
+    bos = tokenizer.bos_token_id
+    wanted = tokenizer.add_bos and fields.add_special_tokens is None
+    if wanted and bos is not None and token_ids[:1] != [bos]:
+        return [bos, *token_ids]
+    return token_ids
+
+
+def _num_logprobs(fields: ChatRequest) -> int | None:
+    top = fields.top_logprobs
+    if not 0 <= top <= MAX_LOGPROBS:
+        raise invalid(
+            f"top_logprobs is {top}, but it must be between 0 and {MAX_LOGPROBS}", "top_logprobs"
+        )
+    if top and not fields.logprobs:
+        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    return top if fields.logprobs else None
+
+
+class ChatFormat:
+    """`stream.AnswerFormat` for one request."""
+
+    def __init__(self, tokenizer: Tokenizer, fields: ChatRequest) -> None:
+        self._tokenizer = tokenizer
+        self._logprobs = fields.logprobs
+        self._model = fields.model
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+
+    def whole(self, generation: Generation) -> ChatCompletion:
+        choices = [
+            ChatChoice(
+                index=index,
+                message=ChatMessage(content=sample.text),
+                logprobs=(
+                    chat_logprobs(self._tokenizer, sample.token_ids, sample.logprobs)
+                    if self._logprobs
+                    else None
+                ),
+                finish_reason=sample.finish_reason and sample.finish_reason.value,
+                stop_reason=sample.stop_reason,
+            )
+            for index, sample in enumerate(generation.samples)
+        ]
+        return ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=generation.usage(),
+        )
+
+    def chunk(self, choices: list[msgspec.Struct], usage: Usage | UnsetType | None) -> ChatChunk:
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,  # type: ignore[arg-type]
+            usage=usage,
+        )
+
+    def opening(self, generation: Generation, index: int) -> ChatChunkChoice:
+        return ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
+
+    def piece(self, index: int, delta: Delta) -> ChatChunkChoice | None:
+        logprobs = None
+        if self._logprobs and delta.token_ids:
+            logprobs = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
+        elif not delta.text:
+            return None
+        return ChatChunkChoice(index=index, delta=ChatDelta(content=delta.text), logprobs=logprobs)
+
+    def closing(self, index: int, delta: Delta) -> ChatChunkChoice:
+        return ChatChunkChoice(
+            index=index,
+            delta=ChatDelta(),
+            finish_reason=delta.finish_reason and delta.finish_reason.value,
+            stop_reason=delta.stop_reason,
+        )

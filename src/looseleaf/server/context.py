@@ -1,0 +1,77 @@
+"""What the routes of one server share."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from looseleaf.engine.build import Stack
+from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.service import EngineService
+from looseleaf.server.errors import ApiError
+from looseleaf.server.metrics import Metrics
+from looseleaf.text.chat_template import ChatTemplate
+from looseleaf.text.tokenizer import Tokenizer
+
+DEFAULT_MAX_BODY_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """`model_names` are the names a request may use; the first is the model's own."""
+
+    service: EngineService
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    model_names: tuple[str, ...]
+    memory: MemoryPlan
+    metrics: Metrics
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    created: int = field(default_factory=lambda: int(time.time()))
+    longest_token: int = field(init=False)
+    """In bytes; no token covers more of a text than that."""
+
+    def __post_init__(self) -> None:
+        lengths = (len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size))
+        object.__setattr__(self, "longest_token", max(lengths))
+
+    @classmethod
+    def from_stack(
+        cls,
+        stack: Stack,
+        model_names: Sequence[str] = (),
+        *,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    ) -> "ServerContext":
+        """Without `model_names` the model is served under its own."""
+        names = tuple(model_names) or (stack.model_config.name,)
+        return cls(
+            EngineService(stack.engine, stack.tokenizer),
+            stack.tokenizer,
+            stack.chat_template,
+            names,
+            stack.memory,
+            Metrics(names[0], stack.memory),
+            max_body_bytes,
+        )
+
+    def check_length(self, text: str, param: str) -> None:
+        """Raises ApiError for a text so long that it need not be tokenized to be refused."""
+        at_least, limit = len(text) // self.longest_token, self.memory.max_model_len
+        if at_least > limit:
+            raise ApiError(
+                400,
+                f"the prompt has {len(text)} characters, which are {at_least} tokens or more, but "
+                f"prompt and output together may have at most {limit} (max_model_len): shorten it",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+    def check_model(self, name: str) -> None:
+        """Raises ApiError 404 for a model that is not served; its name is not repeated."""
+        if name not in self.model_names:
+            raise ApiError(
+                404,
+                f"the model does not exist here; served: {', '.join(self.model_names)}",
+                param="model",
+                code="model_not_found",
+            )

@@ -1,0 +1,178 @@
+"""The prompts of one HTTP request on their way through the engine."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import chain
+
+from looseleaf.core.errors import LooseleafError
+from looseleaf.core.hashing import ExtraKeys
+from looseleaf.core.request import FinishReason, SamplingParams
+from looseleaf.engine.groups import Delta, Group, Sample
+from looseleaf.server.context import ServerContext
+from looseleaf.server.protocol import PromptTokensDetails, Usage
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Reports one group's times and tokens."""
+
+    first: dict[int, float] = field(default_factory=dict)
+    last: dict[int, float] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+
+class Generation:
+    """One group for each prompt. Choices are numbered over prompts and samples: `n` for the first
+    prompt, then `n` for the second, and so on.
+
+    Must be closed, whatever happens: that ends what still runs and counts it.
+    """
+
+    def __init__(
+        self,
+        context: ServerContext,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        extra_keys: ExtraKeys = (),
+        continues_text: bool = False,
+    ) -> None:
+        """Submits everything or, if any of it can never fit, nothing. Raises as `submit` does."""
+        self.groups: list[Group] = []
+        self.num_samples = params.n
+        self._service = context.service
+        self._metrics = context.metrics
+        try:
+            for prompt in prompts:
+                self.groups.append(
+                    self._service.submit(
+                        prompt,
+                        params,
+                        priority=priority,
+                        extra_keys=extra_keys,
+                        continues_text=continues_text,
+                    )
+                )
+        except LooseleafError:
+            for group in self.groups:
+                self._service.abort(group)
+            raise
+        self._meters = [_Meter() for _ in self.groups]
+        for group in self.groups:
+            self._metrics.started(len(group.samples))
+
+    @property
+    def samples(self) -> list[Sample]:
+        """In the order of the choices."""
+        return list(chain.from_iterable(group.samples for group in self.groups))
+
+    def usage(self) -> Usage:
+        """So far; cached tokens are known once the first token has come."""
+        prompt = sum(group.num_prompt_tokens for group in self.groups)
+        output = sum(group.num_output_tokens for group in self.groups)
+        cached = sum(group.num_cached_tokens for group in self.groups)
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=output,
+            total_tokens=prompt + output,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        )
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        """All news, with the index of the choice, as it comes. Raises EngineDeadError."""
+        if len(self.groups) == 1:
+            async with aclosing(self._numbered(0)) as numbered:
+                async for item in numbered:
+                    yield item
+            return
+        queue: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._pump(i, queue)) for i in range(len(self.groups))]
+        try:
+            running = len(tasks)
+            while running:
+                news = await queue.get()
+                if news is None:
+                    running -= 1
+                elif isinstance(news, BaseException):
+                    raise news
+                else:
+                    yield news
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run(self) -> None:
+        """To the end, for who wants the whole answer at once."""
+        async with aclosing(self.deltas()) as deltas:
+            async for _ in deltas:
+                pass
+
+    def close(self) -> None:
+        """End what still runs, at once. A second call does nothing."""
+        for group, meter in zip(self.groups, self._meters, strict=True):
+            self._service.abort(group)
+            unfinished = FinishReason.ABORT if self._service.failure is None else FinishReason.ERROR
+            for sample in group.samples:
+                self._end(group, meter, sample, sample.finish_reason or unfinished)
+
+    async def _pump(
+        self, number: int, queue: "asyncio.Queue[tuple[int, Delta] | BaseException | None]"
+    ) -> None:
+        try:
+            async with aclosing(self._numbered(number)) as numbered:
+                async for item in numbered:
+                    queue.put_nowait(item)
+            queue.put_nowait(None)
+        except Exception as error:
+            queue.put_nowait(error)
+
+    async def _numbered(self, number: int) -> AsyncGenerator[tuple[int, Delta], None]:
+        group, meter = self.groups[number], self._meters[number]
+        first_index = number * self.num_samples
+        stream = self._service.stream(group)
+        try:
+            async for delta in stream:
+                self._observe(group, meter, delta)
+                yield first_index + delta.index, delta
+        finally:
+            await stream.aclose()
+
+    def _observe(self, group: Group, meter: _Meter, delta: Delta) -> None:
+        now, arrival = time.monotonic(), group.request.arrival_time
+        if not meter.first:
+            scheduled = group.request.first_scheduled_time
+            self._metrics.prompt_done(
+                group.num_prompt_tokens,
+                group.num_cached_tokens,
+                None if scheduled is None else scheduled - arrival,
+                None if scheduled is None else now - scheduled,
+            )
+        if delta.index not in meter.first:
+            meter.first[delta.index] = now
+            if delta.token_ids:
+                self._metrics.first_token(now - arrival)
+        else:
+            for _ in delta.token_ids:
+                gap = (now - meter.last[delta.index]) / len(delta.token_ids)
+                self._metrics.next_token(gap)
+        meter.last[delta.index] = now
+        self._metrics.generated(len(delta.token_ids))
+        if delta.finish_reason is not None:
+            self._end(group, meter, group.samples[delta.index], delta.finish_reason)
+
+    def _end(self, group: Group, meter: _Meter, sample: Sample, reason: FinishReason) -> None:
+        if sample.index in meter.ended:
+            return
+        meter.ended.add(sample.index)
+        now, first = time.monotonic(), meter.first.get(sample.index)
+        self._metrics.ended(
+            reason,
+            len(sample.token_ids),
+            now - group.request.arrival_time,
+            None if first is None else now - first,
+        )

@@ -1,0 +1,235 @@
+"""What requests and answers hold. The spellings are OpenAI's, with the extras of vLLM."""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from looseleaf.core.hashing import ExtraKeys
+from looseleaf.core.request import SamplingParams
+from looseleaf.server.errors import invalid
+
+MAX_CHOICES = 1024
+"""Answers to one HTTP request: prompts times `n`."""
+MAX_STOP_STRINGS = 4
+MAX_STOP_CHARS = 1000
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGPROBS = 20
+MAX_SALT_CHARS = 1000
+
+Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class StreamOptions(Struct, kw_only=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationRequest(Struct, kw_only=True):
+    """What both kinds of completion take. Null fields never get here: they count as omitted."""
+
+    model: str
+    n: Integer = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: Integer = 0
+    min_p: float = 0.0
+    seed: Integer | None = None
+    max_tokens: Integer | None = None
+    stop: str | list[str] = []
+    stop_token_ids: list[Integer] = []
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    priority: Integer = 0
+
+    def sampling_params(
+        self, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: bool = False
+    ) -> SamplingParams:
+        """Raises ApiError or LooseleafError for values that are out of range."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options needs stream: true", "stream_options")
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        if len(stop) > MAX_STOP_STRINGS:
+            raise invalid(
+                f"stop has {len(stop)} strings, but it may have at most {MAX_STOP_STRINGS}", "stop"
+            )
+        longest = max(map(len, stop), default=0)
+        if longest > MAX_STOP_CHARS:
+            raise invalid(
+                f"stop has a string of {longest} characters, but each may have at most "
+                f"{MAX_STOP_CHARS}",
+                "stop",
+            )
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise invalid(
+                f"stop_token_ids has {len(self.stop_token_ids)} ids, but it may have at most "
+                f"{MAX_STOP_TOKEN_IDS}",
+                "stop_token_ids",
+            )
+        return SamplingParams(
+            n=self.n,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seed=_folded(self.seed),
+            max_tokens=max_tokens,
+            stop=tuple(stop),
+            stop_token_ids=frozenset(self.stop_token_ids),
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            skip_special_tokens=self.skip_special_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def extra_keys(self) -> ExtraKeys:
+        """What besides its tokens must be equal for a stored block to be shared."""
+        if self.cache_salt is None:
+            return ()
+        if not 1 <= len(self.cache_salt) <= MAX_SALT_CHARS:
+            raise invalid(
+                f"cache_salt has {len(self.cache_salt)} characters, but it must have between 1 "
+                f"and {MAX_SALT_CHARS}; leave it out to share the cache with everybody",
+                "cache_salt",
+            )
+        return (("cache_salt", self.cache_salt),)
+
+
+def _folded(seed: int | None) -> int | None:
+    """Clients also send negative seeds; -1 is a common way to ask for none."""
+    return None if seed is None or seed == -1 else seed % 2**63
+
+
+class ChatRequest(GenerationRequest, kw_only=True):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: Integer | None = None
+    logprobs: bool = False
+    top_logprobs: Integer = 0
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class CompletionRequest(GenerationRequest, kw_only=True):
+    prompt: Any
+    """A text, token ids, or a list of one of them: `completions.prompts_of` tells them apart."""
+    logprobs: Integer | None = None
+    echo: bool = False
+    best_of: Integer | None = None
+
+
+class PromptTokensDetails(Struct, kw_only=True):
+    cached_tokens: int
+
+
+class Usage(Struct, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(Struct, kw_only=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, kw_only=True):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct, kw_only=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class ChatMessage(Struct, kw_only=True):
+    role: str = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(Struct, kw_only=True):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | None
+
+
+class ChatCompletion(Struct, kw_only=True):
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(Struct, kw_only=True):
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(Struct, kw_only=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatChunk(Struct, kw_only=True):
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class CompletionLogprobs(Struct, kw_only=True):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class Completion(Struct, kw_only=True):
+    """Whole answers and chunks of a stream have the same form."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class ModelCard(Struct, kw_only=True):
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "looseleaf"
+    root: str
+    parent: None = None
+    max_model_len: int
+
+
+class ModelList(Struct, kw_only=True):
+    object: str = "list"
+    data: list[ModelCard]

@@ -1,0 +1,234 @@
+"""A real server on a loopback port, over an engine that makes tokens without a model."""
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+import openai
+import pytest
+
+from looseleaf.core.block_tables import BlockTables
+from looseleaf.core.config import CacheConfig, SchedulerConfig
+from looseleaf.core.hashing import BlockHasher
+from looseleaf.core.invariants import check
+from looseleaf.core.scheduler import Scheduler
+from looseleaf.core.step import Step, StepResult
+from looseleaf.engine.engine import Engine
+from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.service import EngineService
+from looseleaf.executors.scripted import NextToken, ScriptedExecutor
+from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
+from looseleaf.server.metrics import Metrics
+from looseleaf.server.run import Server, make_server
+from looseleaf.text.chat_template import ChatTemplate
+from looseleaf.text.tokenizer import Tokenizer
+from looseleaf.text.vocabulary import TokenType
+
+T = TypeVar("T")
+
+BOS, END = 256, 257
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+MODEL = "tiny"
+
+
+def _byte_characters() -> list[str]:
+    kept = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    shifted = iter(range(256, 512))
+    return [chr(byte if byte in kept else next(shifted)) for byte in range(256)]
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """Ids 0 to 255 are the bytes; then a token to begin a text with, and one to end it. The one
+    merge that the format demands is of bytes that no text has."""
+    return Tokenizer.from_gguf(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.tokens": [*_byte_characters(), "<|bos|>", "<|im_end|>", "Āā"],
+            "tokenizer.ggml.token_type": [1] * 256 + [int(TokenType.CONTROL)] * 2 + [1],
+            "tokenizer.ggml.merges": ["Ā ā"],
+            "tokenizer.ggml.bos_token_id": BOS,
+            "tokenizer.ggml.eos_token_id": END,
+            "tokenizer.ggml.add_bos_token": True,
+        }
+    )
+
+
+def alphabet(request_id: str, position: int) -> int:
+    """a, b, c, ... by position; each sample of a prompt begins one letter later."""
+    return ord("a") + (position + int(request_id.rpartition("/")[2])) % 26
+
+
+class Paced:
+    """An executor that takes `seconds` for a step, and waits in it while `gate` is not set."""
+
+    def __init__(self, inner: ScriptedExecutor, seconds: float) -> None:
+        self.inner = inner
+        self.seconds = seconds
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+
+    def execute(self, step: Step) -> StepResult:
+        self.gate.wait(30)
+        if self.seconds:
+            time.sleep(self.seconds)
+        if self.failure is not None:
+            raise self.failure
+        return self.inner.execute(step)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class RunningServer:
+    context: ServerContext
+    executor: Paced
+    server: Server
+    loop: asyncio.AbstractEventLoop | None = None
+    thread: threading.Thread | None = None
+    http_client: httpx.Client | None = None
+    dead: bool = False
+    """Set by tests that break the engine on purpose."""
+
+    def start(self) -> None:
+        async def main() -> None:
+            self.loop = asyncio.get_running_loop()
+            await self.server.serve()
+
+        self.thread = threading.Thread(target=lambda: asyncio.run(main()), name="test-server")
+        self.thread.start()
+        self.eventually(lambda: bool(self.server.urls), "the server has started")
+
+    def stop(self) -> None:
+        assert self.thread is not None
+        if self.http_client is not None:
+            self.http_client.close()
+        self.executor.gate.set()
+        self.executor.seconds = 0
+        try:
+            if not self.dead:
+                self.check_idle()
+        finally:
+            self.server.should_exit = True
+            self.thread.join(30)
+        assert not self.thread.is_alive()
+        assert not any(t.name == "looseleaf-engine" for t in threading.enumerate())
+
+    @property
+    def url(self) -> str:
+        return self.server.urls[0]
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=self.http()
+        )
+
+    def http(self) -> httpx.Client:
+        if self.http_client is None:
+            limits = httpx.Limits(max_connections=100)
+            self.http_client = httpx.Client(
+                base_url=self.url, timeout=30, limits=limits, verify=False
+            )
+        return self.http_client
+
+    def call(self, function: Callable[[Engine], T]) -> T:
+        """Run `function` in the engine's thread."""
+        assert self.loop is not None
+        future = asyncio.run_coroutine_threadsafe(self.context.service.call(function), self.loop)
+        return future.result(30)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of a sample on /metrics."""
+        text = self.http().get("/metrics").text
+        for line in text.splitlines():
+            match = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line)
+            if match is not None and match[1] == name:
+                found = dict(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))
+                if labels.items() <= found.items():
+                    return float(match[3])
+        raise AssertionError(f"no metric {name} {labels} in\n{text}")
+
+    def eventually(self, condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+            time.sleep(0.005)
+
+    def check_idle(self) -> None:
+        """Every request has ended, and every block is free or evictable."""
+        self.eventually(
+            lambda: not self.call(lambda engine: engine.scheduler.requests), "no request is left"
+        )
+        self.call(lambda engine: check(engine.scheduler))
+        allocator = self.context.memory.num_blocks
+        assert self.call(lambda engine: engine.scheduler.allocator.num_available) == allocator
+
+
+StartServer = Callable[..., RunningServer]
+
+
+@pytest.fixture
+def start_server() -> Iterator[StartServer]:
+    running: list[RunningServer] = []
+
+    def start(
+        *,
+        num_blocks: int = 256,
+        block_size: int = 4,
+        max_model_len: int = 512,
+        max_num_seqs: int = 16,
+        max_num_batched_tokens: int = 64,
+        next_token: NextToken | None = alphabet,
+        step_seconds: float = 0.0,
+        template: str | None = TEMPLATE,
+        model_names: tuple[str, ...] = (MODEL,),
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+    ) -> RunningServer:
+        tokenizer = tiny_tokenizer()
+        scheduler = Scheduler(
+            SchedulerConfig(max_model_len, max_num_seqs, max_num_batched_tokens),
+            BlockTables(CacheConfig(num_blocks, block_size), BlockHasher(block_size, b"test")),
+        )
+        executor = Paced(
+            ScriptedExecutor(num_blocks, block_size, next_token, vocab_size=tokenizer.vocab_size),
+            step_seconds,
+        )
+        memory = MemoryPlan(num_blocks, block_size, 1024, max_model_len)
+        context = ServerContext(
+            EngineService(Engine(scheduler, executor), tokenizer),
+            tokenizer,
+            ChatTemplate(template, bos_token="<|bos|>", eos_token="<|im_end|>"),
+            model_names,
+            memory,
+            Metrics(model_names[0], memory),
+            max_body_bytes,
+        )
+        server = make_server(context, port=0, shutdown_seconds=5, log_level="warning")
+        result = RunningServer(context, executor, server)
+        result.start()
+        running.append(result)
+        return result
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> RunningServer:
+    return start_server()
+
+
+@pytest.fixture
+def chat_body() -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
