@@ -4,6 +4,7 @@ from typing import NamedTuple, Protocol
 
 from looseleaf.core.events import EventLog
 from looseleaf.core.free_queue import BlockId
+from looseleaf.core.hashing import BlockKey
 from looseleaf.core.prefix_leaders import PendingKey
 from looseleaf.core.request import Request, RequestId
 from looseleaf.core.step import BlockCopy
@@ -98,4 +99,8 @@ class KVAllocator(Protocol):
 
     def tables(self) -> dict[RequestId, tuple[BlockId, ...]]:
         """All block tables."""
+        ...
+
+    def key_of(self, block_id: BlockId) -> BlockKey | None:
+        """What the block can be found under now."""
         ...

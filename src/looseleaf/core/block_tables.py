@@ -177,6 +177,9 @@ class BlockTables:
     def tables(self) -> dict[RequestId, tuple[BlockId, ...]]:
         return {request_id: tuple(t.block_ids) for request_id, t in self._tables.items()}
 
+    def key_of(self, block_id: BlockId) -> BlockKey | None:
+        return self.pool.block(block_id).key
+
     def _admit(
         self, request: Request, num_tokens: int, match: Match, spare: int
     ) -> Reservation | None:

@@ -6,9 +6,11 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.core.policy import POLICIES
 
 
-def _at_least(name: str, value: int, minimum: int, advice: str) -> None:
-    if value < minimum:
-        raise ConfigError(f"{name} is {value}, but it must be at least {minimum}: {advice}")
+def _at_least_one(config: object, **advice: str) -> None:
+    for name, text in advice.items():
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}, but it must be at least 1: {text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +22,11 @@ class CacheConfig:
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        _at_least("block_size", self.block_size, 1, "16 suits most workloads")
-        _at_least("num_blocks", self.num_blocks, 1, "give the KV cache more memory")
-
-    @property
-    def num_slots(self) -> int:
-        """Tokens whose KV fits into the whole pool."""
-        return self.num_blocks * self.block_size
+        _at_least_one(
+            self,
+            block_size="16 suits most workloads",
+            num_blocks="give the KV cache more memory",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +45,17 @@ class SchedulerConfig:
     policy: str = "fcfs"
 
     def __post_init__(self) -> None:
-        _at_least("max_model_len", self.max_model_len, 1, "a request needs room for one token")
-        _at_least("max_num_seqs", self.max_num_seqs, 1, "a step serves at least one sequence")
-        _at_least(
-            "max_num_batched_tokens", self.max_num_batched_tokens, 1, "512 is a good start on a CPU"
+        _at_least_one(
+            self,
+            max_model_len="a request needs room for one token",
+            max_num_seqs="a step serves at least one sequence",
+            max_num_batched_tokens="512 is a good start on a CPU",
+            long_prefill_token_threshold="leave it out for half the token budget",
         )
-        if self.long_prefill_token_threshold is not None:
-            _at_least(
-                "long_prefill_token_threshold",
-                self.long_prefill_token_threshold,
-                1,
-                "leave it out for half the token budget",
-            )
         if self.policy not in POLICIES:
+            known = ", ".join(POLICIES)
             raise ConfigError(
-                f"scheduling policy {self.policy!r} is not known; choose one of "
-                f"{', '.join(POLICIES)}"
+                f"scheduling policy {self.policy!r} is unknown; choose one of {known}"
             )
 
     @property

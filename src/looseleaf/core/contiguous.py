@@ -12,6 +12,7 @@ from looseleaf.core.config import CacheConfig
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.events import EventLog, TableChanged, TableFreed
 from looseleaf.core.free_queue import BlockId
+from looseleaf.core.hashing import BlockKey
 from looseleaf.core.prefix_leaders import PendingKey
 from looseleaf.core.request import Request, RequestId
 
@@ -162,6 +163,9 @@ class ContiguousTables:
 
     def tables(self) -> dict[RequestId, tuple[BlockId, ...]]:
         return {request_id: self.table(request_id) for request_id in self._regions}
+
+    def key_of(self, block_id: BlockId) -> BlockKey | None:
+        return None
 
     def region_blocks(self, request_id: RequestId) -> int:
         """Blocks that the sequence keeps from others: its region with the buddy's rounding."""

@@ -1,6 +1,7 @@
 """The free blocks in the order in which they are to be reused; every operation is O(1)."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NewType
 
 from looseleaf.core.hashing import BlockKey
@@ -8,6 +9,7 @@ from looseleaf.core.hashing import BlockKey
 BlockId = NewType("BlockId", int)
 
 
+@dataclass(slots=True, eq=False)
 class Block:
     """One physical block: who refers to it is counted, not listed.
 
@@ -15,25 +17,18 @@ class Block:
     queue's own and set only while `ref_count` is 0.
     """
 
-    __slots__ = ("block_id", "key", "next", "prev", "ref_count")
-
-    def __init__(self, block_id: int) -> None:
-        self.block_id = BlockId(block_id)
-        self.ref_count = 0
-        self.key: BlockKey | None = None
-        self.prev: Block | None = None
-        self.next: Block | None = None
-
-    def __repr__(self) -> str:
-        return f"Block({self.block_id}, ref_count={self.ref_count}, key={self.key})"
+    block_id: BlockId
+    ref_count: int = 0
+    key: BlockKey | None = None
+    prev: "Block | None" = field(default=None, repr=False)
+    next: "Block | None" = field(default=None, repr=False)
 
 
 class FreeQueue:
     """A doubly linked list through the blocks themselves; the front is reused first."""
 
     def __init__(self, blocks: list[Block]) -> None:
-        self._head = Block(-1)
-        self._tail = Block(-1)
+        self._head, self._tail = Block(BlockId(-1)), Block(BlockId(-1))
         self._head.next, self._tail.prev = self._tail, self._head
         self._size = 0
         for block in blocks:

@@ -8,6 +8,7 @@ tenants never meet and nobody outside can predict a hash.
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 ExtraKeys = tuple[tuple[str, str], ...]
 """Tagged things besides tokens that the KV depends on, such as `("cache_salt", "tenant-a")`."""
@@ -16,25 +17,14 @@ Hasher = Callable[[bytes, Sequence[int]], bytes]
 """(parent's hash, token ids) -> the block's hash. The planner injects the hashes of a trace."""
 
 
+@dataclass(slots=True, eq=False)
 class BlockKey:
     """What a block holds: `token_ids`, after all that `parent` names. A root has no tokens."""
 
-    __slots__ = ("extra", "hash", "parent", "token_ids")
-
-    def __init__(
-        self,
-        hash: bytes,
-        parent: "BlockKey | None",
-        token_ids: tuple[int, ...],
-        extra: ExtraKeys = (),
-    ) -> None:
-        self.hash = hash
-        self.parent = parent
-        self.token_ids = token_ids
-        self.extra = extra
-
-    def __repr__(self) -> str:
-        return f"BlockKey({self.hash.hex()[:12]}, {len(self.token_ids)} tokens)"
+    hash: bytes
+    parent: "BlockKey | None" = field(repr=False)
+    token_ids: tuple[int, ...]
+    extra: ExtraKeys = ()
 
 
 def same_content(a: BlockKey, b: BlockKey) -> bool:
@@ -74,16 +64,11 @@ class BlockHasher:
         self.block_size = block_size
         self._secret = secret
         self._hasher = hasher
-        self._roots: dict[ExtraKeys, BlockKey] = {}
+        self._common_root = root_key(secret, ())
 
     def root(self, extra: ExtraKeys) -> BlockKey:
-        if not extra:
-            # The common root is one object, so that verification ends at an identity test.
-            key = self._roots.get(extra)
-            if key is None:
-                key = self._roots[extra] = root_key(self._secret, extra)
-            return key
-        return root_key(self._secret, extra)
+        """The start of a chain; without extra keys always the same object."""
+        return root_key(self._secret, extra) if extra else self._common_root
 
     def child(self, parent: BlockKey, token_ids: Sequence[int]) -> BlockKey:
         """The key of a block, full or partial, that follows `parent`."""

@@ -8,7 +8,7 @@ from looseleaf.core.block_tables import BlockTables, blocks_for
 from looseleaf.core.contiguous import ContiguousTables
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.policy import POLICIES
-from looseleaf.core.request import Request, RequestId, Status
+from looseleaf.core.request import RequestId, Status
 from looseleaf.core.scheduler import Scheduler
 
 
@@ -25,28 +25,27 @@ def check(scheduler: Scheduler) -> None:
     """Raise InvariantError if anything is inconsistent. O(blocks + tokens); changes nothing."""
     _check_requests(scheduler)
     allocator = scheduler.allocator
+    tables, size = allocator.tables(), allocator.block_size
     running = {r.request_id: r for r in scheduler.running}
-    tables = allocator.tables()
     _that(set(tables) == set(running), "exactly the running requests have block tables")
     for request_id, table in tables.items():
-        request = running[request_id]
-        held, size = len(table), allocator.block_size
-        _that(
-            held >= blocks_for(request.num_computed_tokens, size),
-            f"{request} holds {held} blocks, fewer than its stored tokens need",
-        )
+        request, held = running[request_id], len(table)
+        enough = held >= blocks_for(request.num_computed_tokens, size)
+        _that(enough, f"{request} holds {held} blocks, fewer than its stored tokens need")
         _that(len(set(table)) == held, f"{request} has a block twice in its table {table}")
+        for i, block_id in enumerate(table):
+            key = allocator.key_of(block_id)
+            stored = request.token_ids[i * size : min(request.num_computed_tokens, (i + 1) * size)]
+            known = () if key is None else key.token_ids
+            same = all(a == b for a, b in zip(stored, known, strict=False))
+            _that(same, f"block {block_id} of {request} is found under tokens it does not hold")
     if isinstance(allocator, BlockTables):
         _check_pool(allocator.pool, tables)
-        _check_contents(allocator, tables, running)
     elif isinstance(allocator, ContiguousTables):
         _check_regions(allocator, tables)
     if not scheduler.requests:
-        _that(
-            allocator.num_available == allocator.num_blocks,
-            f"no request is left, but only {allocator.num_available} of {allocator.num_blocks} "
-            f"blocks are free or evictable",
-        )
+        free, total = allocator.num_available, allocator.num_blocks
+        _that(free == total, f"no request is left, but {total - free} of {total} blocks are held")
 
 
 def _check_requests(scheduler: Scheduler) -> None:
@@ -60,72 +59,42 @@ def _check_requests(scheduler: Scheduler) -> None:
     _that(all(n == 1 for n in known.values()), "no request is in two lists")
     most = scheduler.config.max_num_seqs
     _that(len(running) <= most, f"{len(running)} requests run, but at most {most} may")
-    for request in running:
-        _that(request.status is Status.RUNNING, f"{request} is in the running list")
-        _that(
-            0 <= request.num_computed_tokens < request.num_tokens,
-            f"{request} runs with nothing left to compute",
-        )
-    for request in waiting:
-        _that(request.status is Status.WAITING, f"{request} is in the waiting list")
-    for request in (*held, *children):
-        _that(request.status is Status.HELD, f"{request} is held back")
-    for request in (*waiting, *held, *children):
-        _that(request.num_computed_tokens == 0, f"{request} has computed tokens and no blocks")
-    for request in scheduler.requests.values():
-        _that(
-            request.num_tokens <= request.max_total_tokens,
-            f"{request} has more than its {request.max_total_tokens} tokens",
-        )
+    for status, members in (
+        (Status.RUNNING, running),
+        (Status.WAITING, waiting),
+        (Status.HELD, [*held, *children]),
+    ):
+        for request in members:
+            _that(request.status is status, f"{request} is among those {status}")
+            computed, total = request.num_computed_tokens, request.num_tokens
+            if status is Status.RUNNING:
+                _that(0 <= computed < total, f"{request} runs with nothing left to compute")
+            else:
+                _that(computed == 0, f"{request} has computed tokens and no blocks")
+            _that(total <= request.max_total_tokens, f"{request} is longer than it may be")
     scheduler.leaders.check(running)
 
 
 def _check_pool(pool: BlockPool, tables: dict[RequestId, tuple[BlockId, ...]]) -> None:
     references = Counter(block_id for table in tables.values() for block_id in table)
-    free = pool.free_blocks()
-    free_ids = {block.block_id for block in free}
-    _that(len(free) == len(free_ids) == pool.num_unreferenced, "the free queue is a simple list")
-    num_evictable = 0
-    for i in range(pool.num_blocks):
-        block = pool.block(BlockId(i))
-        _that(
-            block.ref_count == references[block.block_id],
-            f"{block} is in {references[block.block_id]} tables",
-        )
-        _that(
-            (block.ref_count == 0) == (block.block_id in free_ids),
-            f"{block} is in the free queue exactly while nobody refers to it",
-        )
+    free_ids = Counter(block.block_id for block in pool.free_blocks())
+    _that(free_ids.total() == pool.num_unreferenced, "the free queue knows its length")
+    num_evictable = num_published = 0
+    for block in map(pool.block, map(BlockId, range(pool.num_blocks))):
+        block_id, unused = block.block_id, block.ref_count == 0
+        _that(block.ref_count == references[block_id], f"{block} has the tables it counts")
+        _that(free_ids[block_id] == unused, f"{block} is in the free queue once while unused")
         if block.key is not None:
-            num_evictable += block.ref_count == 0
+            num_published += 1
+            num_evictable += unused
             _that(pool.find(block.key) is block, f"{block} is found under its key")
             assert block.key.parent is not None
-            entry = (block.key.token_ids, block.block_id)
             siblings = pool.children_of(block.key.parent)
-            place = bisect_left(siblings, entry)
-            _that(siblings[place : place + 1] == [entry], f"{block} is a child of its prefix")
+            place = bisect_left(siblings, (block.key.token_ids, block_id))
+            found = siblings[place : place + 1] == [(block.key.token_ids, block_id)]
+            _that(found, f"{block} is among the children of its prefix")
     _that(pool.num_evictable == num_evictable, "evictable blocks are counted right")
-    published = sum(pool.block(BlockId(i)).key is not None for i in range(pool.num_blocks))
-    _that(pool.num_published == published, "the index finds nothing but published blocks")
-
-
-def _check_contents(
-    allocator: BlockTables,
-    tables: dict[RequestId, tuple[BlockId, ...]],
-    running: dict[RequestId, Request],
-) -> None:
-    size = allocator.block_size
-    for request_id, table in tables.items():
-        request = running[request_id]
-        for i, block_id in enumerate(table):
-            key = allocator.pool.block(block_id).key
-            if key is not None:
-                stored = request.token_ids[i * size : request.num_computed_tokens]
-                common = min(len(stored), len(key.token_ids))
-                _that(
-                    tuple(stored[:common]) == key.token_ids[:common],
-                    f"block {block_id} of {request} is found under other tokens than it holds",
-                )
+    _that(pool.num_published == num_published, "the index finds nothing but published blocks")
 
 
 def _check_regions(
@@ -137,7 +106,5 @@ def _check_regions(
         _that(not taken & region, f"the region of {request_id} overlaps another")
         _that(max(region) < allocator.num_blocks, f"the region of {request_id} leaves the pool")
         taken |= region
-    _that(
-        allocator.num_available + len(taken) == allocator.num_blocks,
-        "free and reserved blocks add up to the pool",
-    )
+    together = allocator.num_available + len(taken)
+    _that(together == allocator.num_blocks, "free and reserved blocks add up to the pool")

@@ -81,7 +81,7 @@ class PrefixLeaders:
                 return
 
     def take_woken(self) -> list[Request]:
-        """Requests that need not be held any longer, once each."""
+        """Those that need not be held any longer, once each."""
         woken, self._woken = self._woken, []
         return woken
 

@@ -22,6 +22,9 @@ from looseleaf.core.request import FinishReason, Request, RequestId, Status
 from looseleaf.core.step import Step, StepResult, TokenLogprobs, Update
 from looseleaf.core.step_builder import StepBuilder
 
+MAX_PASSED = 64
+"""Long prompts that shorter ones may pass in one step, so that a long queue is not searched."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -227,9 +230,11 @@ class Scheduler:
                 self._hold(request, *common)
                 continue
             num_tokens = builder.allowance(request.num_tokens - match.num_tokens)
-            if num_tokens == 0:
-                position += 1  # one long prompt at a time; shorter ones pass it
+            if num_tokens == 0 and position < MAX_PASSED:
+                position += 1  # the long prompts' share is used up; shorter ones pass
                 continue
+            if num_tokens == 0:
+                return
             admitted = self._reserve_first(request, match, num_tokens, builder)
             if admitted is None:
                 if not self._make_way(request, builder):

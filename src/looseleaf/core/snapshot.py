@@ -1,10 +1,10 @@
 """The state of the bookkeeping at one moment, as plain data."""
 
+from collections import Counter
 from typing import NamedTuple
 
-from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.free_queue import BlockId
-from looseleaf.core.request import RequestId
+from looseleaf.core.request import RequestId, Status
 from looseleaf.core.scheduler import Scheduler
 
 
@@ -18,8 +18,10 @@ class BlockState(NamedTuple):
 
 
 class RequestState(NamedTuple):
+    """A request's own fields of these names, and its block table."""
+
     request_id: RequestId
-    status: str
+    status: Status
     num_prompt_tokens: int
     num_tokens: int
     num_computed_tokens: int
@@ -38,38 +40,18 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(scheduler: Scheduler) -> Snapshot:
-    """Everything a viewer needs to start from. O(blocks); never part of a step."""
+    """Everything a viewer needs to start from, between two steps. O(blocks)."""
     allocator = scheduler.allocator
+    references = Counter(b for table in allocator.tables().values() for b in table)
     blocks = []
-    if isinstance(allocator, BlockTables):
-        for i in range(allocator.num_blocks):
-            block = allocator.pool.block(BlockId(i))
-            key = block.key
-            blocks.append(
-                BlockState(
-                    block.block_id,
-                    block.ref_count,
-                    None if key is None else key.hash,
-                    0 if key is None else len(key.token_ids),
-                )
-            )
-    else:
-        held = {b for table in allocator.tables().values() for b in table}
-        blocks = [
-            BlockState(BlockId(i), int(i in held), None, 0) for i in range(allocator.num_blocks)
-        ]
-    requests = tuple(
-        RequestState(
-            r.request_id,
-            r.status.value,
-            r.num_prompt_tokens,
-            r.num_tokens,
-            r.num_computed_tokens,
-            r.num_cached_tokens,
-            r.num_preemptions,
-            allocator.table(r.request_id),
-        )
+    for block_id in map(BlockId, range(allocator.num_blocks)):
+        key = allocator.key_of(block_id)
+        found = (None, 0) if key is None else (key.hash, len(key.token_ids))
+        blocks.append(BlockState(block_id, references[block_id], *found))
+    counts = RequestState._fields[:-1]
+    requests = [
+        RequestState(*[*(getattr(r, name) for name in counts), allocator.table(r.request_id)])
         for r in scheduler.requests.values()
-    )
+    ]
     sequence = 0 if allocator.events is None else allocator.events.sequence
-    return Snapshot(sequence, allocator.block_size, tuple(blocks), requests)
+    return Snapshot(sequence, allocator.block_size, tuple(blocks), tuple(requests))
