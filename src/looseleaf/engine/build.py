@@ -96,7 +96,6 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     )
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
-    logger.info("%s", memory)
     return Stack(
         Engine(scheduler, executor),
         text.tokenizer,
