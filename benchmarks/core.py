@@ -173,7 +173,7 @@ def measure_scheduler(rng: random.Random) -> dict[str, float]:
         scheduler.apply(result, 0.0)
         return step, middle - start, perf_counter() - ready
 
-    while len(scheduler.running) < NUM_SEQS or any(r.is_prefilling for r in requests):
+    while len(scheduler.running) < NUM_SEQS or any(r.num_output_tokens == 0 for r in requests):
         one_step()
     settle()
     plan, whole = [], []

@@ -4,6 +4,7 @@ LOOSELEAF_CACHE   where downloaded models are kept (default: ~/.cache/looseleaf)
 """
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -29,9 +30,28 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(arguments)
-    options = parser.parse_args(arguments)
+    _mend_streams()
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # not at exit, where a reader that has gone is past handling
+    except LooseleafError as error:
+        print(f"looseleaf: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _discard_output()
+        return 141
+    except OSError as error:  # a full disk behind our output, for one
+        _discard_output()
+        print(f"looseleaf: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = _parser(arguments).parse_args(arguments)
     cache = os.environ.get("LOOSELEAF_CACHE")
     options.cache_dir = Path(cache).expanduser() if cache else None
     logging.basicConfig(
@@ -40,19 +60,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
-    try:
-        status: int | None = options.run(options)
-        sys.stdout.flush()
-        return status or 0
-    except LooseleafError as error:
-        print(f"looseleaf: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; what is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    status: int | None = options.run(options)
+    return status or 0
+
+
+def _mend_streams() -> None:
+    """A stream that was closed before we started is as good as an empty one; text that the
+    terminal's encoding does not have is escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """What is still buffered has nowhere to go, and must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Adds the default where there is one to tell."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default
+        if default is None or default is False or default == []:
+            return action.help
+        return super()._get_help_string(action)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -69,7 +103,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             name,
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_HelpFormatter,
         )
         if name == wanted:
             module = import_module(f"looseleaf.commands.{name}")

@@ -214,7 +214,7 @@ def test_abort_while_the_step_is_computed() -> None:
     bench.add(a, b)
     step = bench.scheduler.schedule(0.0)
     result = bench.executor.execute(step)
-    bench.scheduler.abort(a.request_id, 0.0)
+    bench.scheduler.abort(a.request_id)
     updates = bench.scheduler.apply(result, 0.0)
     assert [u.request_id for u in updates] == ["b"]
     assert updates[0].token_ids == tuple(expected_output(b, 1))

@@ -119,14 +119,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(victim=consumes(live))
     def abort(self, victim: str) -> None:
-        self.bench.scheduler.abort(self.requests[victim].request_id, self.bench.now)
+        self.bench.scheduler.abort(self.requests[victim].request_id)
 
     @rule(victim=live)
     def abort_while_a_step_is_computed(self, victim: str) -> None:
         scheduler = self.bench.scheduler
         step = scheduler.schedule(self.bench.now)
         result = self.bench.executor.execute(step)
-        scheduler.abort(self.requests[victim].request_id, self.bench.now)
+        scheduler.abort(self.requests[victim].request_id)
         for update in scheduler.apply(result, self.bench.now):
             self.bench.outputs[update.request_id].extend(update.token_ids)
 

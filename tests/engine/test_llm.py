@@ -218,6 +218,8 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(make_llm) -> No
         ({"block_size": 0}, "block_size is 0"),
         ({"max_model_len": 4096}, "max_model_len is 4096.*512"),
         ({"kv_cache_memory": 100}, "100 B.*one block"),
+        ({"kv_cache_memory": 10**16}, "kv_cache_memory is 9313225.7 GiB, but only .* available"),
+        ({"kv_cache_memory": "lots"}, "'lots' is not understood"),
     ],
 )
 def test_settings_that_cannot_work_say_why(tiny_model: Path, settings, message) -> None:
@@ -227,9 +229,69 @@ def test_settings_that_cannot_work_say_why(tiny_model: Path, settings, message) 
 
 def test_c142_a_context_that_does_not_fit_names_the_largest_that_does(tiny_model: Path) -> None:
     # One token takes 2 * 2 layers * 2 KV heads * 8 * 4 bytes = 256; 100,000 bytes hold 24 blocks.
-    with pytest.raises(ConfigError, match=r"128.0 KiB.*97.7 KiB.*--max-model-len to 384 or less"):
+    with pytest.raises(ConfigError, match=r"128.0 KiB.*97.7 KiB.*max_model_len to 384 or less"):
         LLM(str(tiny_model), kv_cache_memory=100_000, max_model_len=512)
     with LLM(str(tiny_model), kv_cache_memory=100_000, max_model_len=384) as llm:
         assert llm.stack.memory.num_blocks == 24
     with LLM(str(tiny_model), kv_cache_memory=100_000) as llm:
         assert llm.stack.memory.max_model_len == 384
+
+
+def test_memory_can_be_given_as_people_write_it(tiny_model: Path) -> None:
+    with LLM(str(tiny_model), kv_cache_memory="64KiB") as llm:
+        assert llm.stack.memory.num_tokens == 256
+
+
+def test_an_interrupted_call_leaves_an_engine_that_works(make_llm) -> None:
+    llm = make_llm()
+    expected = tokens(llm.generate(PROMPTS, GREEDY))
+    execute, calls = llm.engine.executor.execute, []
+
+    def interrupted(step):
+        calls.append(step)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return execute(step)
+
+    llm.engine.executor.execute = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(PROMPTS, GREEDY)
+    assert not llm.engine.has_work
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
+
+
+def test_prompt_logprobs_come_once_although_samples_compute_the_prompt_again(make_llm) -> None:
+    params = SamplingParams(n=3, temperature=0, max_tokens=2, prompt_logprobs=True)
+    (output,) = make_llm(max_num_seqs=1, enable_prefix_caching=False).generate(["hello"], params)
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+
+
+def test_c156_logits_that_are_no_numbers_end_their_own_request_alone(make_llm) -> None:
+    llm = make_llm()
+    expected = tokens(llm.generate(PROMPTS, GREEDY))
+    executor = llm.engine.executor
+    logits = executor.logits
+
+    def damaged(step):
+        rows, batch = logits(step)
+        for part in batch.ranges:
+            if part.sequence.request_id == "llm-6/0":
+                rows[part.logits_start : part.logits_stop] = float("nan")
+        return rows, batch
+
+    executor.logits = damaged
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert [o.outputs[0].finish_reason for o in outputs].count("error") == 1
+    assert outputs[1].outputs[0].finish_reason == "error"
+    assert outputs[1].outputs[0].token_ids == ()
+    del executor.logits
+    assert [t for i, t in enumerate(tokens(outputs)) if i != 1] == [
+        t for i, t in enumerate(expected) if i != 1
+    ]
+    # Nothing that it computed can be found: the same prompt again gives the right answer.
+    assert tokens(llm.generate(PROMPTS, GREEDY)) == expected
+
+
+def test_closing_twice_does_no_harm(tiny_model: Path) -> None:
+    with LLM(str(tiny_model), kv_cache_memory=2**20) as llm:
+        llm.close()

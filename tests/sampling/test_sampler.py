@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.request import SamplingParams
 from looseleaf.sampling.random import uniform
-from looseleaf.sampling.sampler import ranking, sample
+from looseleaf.sampling.sampler import UnusableLogitsError, ranking, sample
 
 Row = NDArray[np.float32]
 
@@ -195,7 +195,7 @@ def test_minus_infinity_and_nan_are_never_drawn() -> None:
 
 @pytest.mark.parametrize("bad", [row(np.nan, np.nan), row(-np.inf, -np.inf), row(0, np.inf)])
 def test_c156_a_row_without_a_finite_maximum_is_an_error(bad: Row) -> None:
-    with pytest.raises(LooseleafError, match="no finite maximum"):
+    with pytest.raises(UnusableLogitsError, match="no finite maximum"):
         sample(bad, SamplingParams(), 0, 0)
 
 

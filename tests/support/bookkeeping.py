@@ -120,7 +120,7 @@ class Bench:
         invariants.check(self.scheduler)
 
     def abort(self, request_id: str) -> bool:
-        aborted = self.scheduler.abort(self.scheduler.requests[request_id].request_id, self.now)
+        aborted = self.scheduler.abort(self.scheduler.requests[request_id].request_id)
         invariants.check(self.scheduler)
         return aborted
 

@@ -42,6 +42,7 @@ WHEELS = {f"tiny_{i}-1.0-py3-none-any.whl": wheel_bytes(member(i), HALVES[i]) fo
 TINY = KnownModel(
     name="tiny",
     summary="a model for tests",
+    architecture="llama",
     filename="tiny.gguf",
     size=len(CONTENT),
     sha256=sha256(CONTENT),

@@ -9,6 +9,7 @@ from looseleaf.commands.options import (
     add_model,
     add_sampling,
     engine_settings,
+    from_utf8,
     sampling_params,
 )
 from looseleaf.engine.build import build
@@ -56,9 +57,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _ask() -> str | None:
     if not sys.stdin.isatty():
-        for line in sys.stdin:
+        for line in sys.stdin.buffer:
             if line.strip():
-                return line.rstrip("\n")
+                return from_utf8(line, "a line of standard input").rstrip("\r\n")
         return None
     try:
         return input("> ").strip() or None

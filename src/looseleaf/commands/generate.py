@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Continue one prompt: from an option, or from standard input."
     add_model(parser)
     prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", "-p", metavar="TEXT")
+    prompt.add_argument("--prompt", "-p", metavar="TEXT", help="the text to continue")
     prompt.add_argument("--prompt-token-ids", metavar="IDS", help="a JSON list such as '[1, 2]'")
     add_json(parser)
     parser.add_argument("--n", type=int, default=1, help="samples of the same prompt")

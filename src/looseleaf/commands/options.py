@@ -140,23 +140,31 @@ def read_stdin(what: str) -> str:
     """All of standard input as text, exactly; raises LooseleafError if it is a terminal."""
     if sys.stdin.isatty():
         raise LooseleafError(f"give {what} on standard input")
+    return from_utf8(sys.stdin.buffer.read(), "standard input")
+
+
+def from_utf8(data: bytes, what: str) -> str:
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise LooseleafError(
-            f"standard input is not UTF-8: byte {error.start} cannot be decoded"
-        ) from None
+        raise LooseleafError(f"{what} is not UTF-8: byte {error.start} cannot be decoded") from None
 
 
 def parse_json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise LooseleafError(f"{what} is not JSON: {error}") from None
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    """On one line of standard output, escaped where its encoding does not have a character."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value)
+    print(text)
 
 
 def _memory(text: str) -> int:

@@ -1,6 +1,8 @@
 """`looseleaf serve`"""
 
 import argparse
+import signal
+import sys
 
 from looseleaf.commands.options import DEFAULTS, add_engine, engine_settings
 from looseleaf.engine.build import build
@@ -15,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     http = parser.add_argument_group("server")
     http.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    http.add_argument("--port", type=int, default=8000, help="0 picks a free one")
+    http.add_argument("--port", type=_port, default=8000, help="0 picks a free one")
     http.add_argument(
         "--served-model-name",
         nargs="+",
@@ -35,6 +37,8 @@ def run(options: argparse.Namespace) -> None:
     from looseleaf.server.run import run_server
 
     stack = build(engine_settings(options))
+    # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     run_server(
         stack,
         model_names=options.served_model_name or [options.model],
@@ -42,3 +46,9 @@ def run(options: argparse.Namespace) -> None:
         port=options.port,
         log_level=options.log_level,
     )
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: ports go from 0 to 65535")
+    return int(text)

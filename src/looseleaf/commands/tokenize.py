@@ -40,8 +40,8 @@ def run(options: argparse.Namespace) -> None:
     prompt = given
     if options.messages:
         messages = parse_json(given, "the list of messages")
-        if not isinstance(messages, list):
-            raise LooseleafError("the messages are not a list; write [{...}, ...]")
+        if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+            raise LooseleafError("the messages are not a list of objects; write [{...}, ...]")
         prompt = text.chat_template.render(messages)
     tokens = text.tokenizer.encode(
         prompt, add_special=options.add_special, parse_special=options.parse_special

@@ -20,10 +20,6 @@ class PrefixLeaders:
         self._held_on: dict[bytes, list[Request]] = {}
         self._woken: list[Request] = []
 
-    @property
-    def num_held(self) -> int:
-        return sum(len(held) for held in self._held_on.values()) + len(self._woken)
-
     def held(self) -> list[Request]:
         return [request for held in self._held_on.values() for request in held] + self._woken
 

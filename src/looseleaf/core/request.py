@@ -116,7 +116,6 @@ class Request:
     num_preemptions: int = field(default=0, init=False)
     first_scheduled_time: float | None = field(default=None, init=False)
     first_token_time: float | None = field(default=None, init=False)
-    finish_time: float | None = field(default=None, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
 
     # Hashed once and kept over every attempt to schedule; see hashing.py.
@@ -141,11 +140,6 @@ class Request:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
-
-    @property
-    def is_prefilling(self) -> bool:
-        """Whether tokens besides the newest one are still to be computed."""
-        return self.num_computed_tokens < len(self.token_ids) - 1
 
     def __repr__(self) -> str:
         return (

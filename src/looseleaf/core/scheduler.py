@@ -92,9 +92,7 @@ class Scheduler:
                 f"cache more memory"
             )
 
-    def abort(
-        self, request_id: RequestId, now: float, reason: FinishReason = FinishReason.ABORT
-    ) -> bool:
+    def abort(self, request_id: RequestId, reason: FinishReason = FinishReason.ABORT) -> bool:
         """End a request in whatever state, and free its blocks at once; False if it has ended.
 
         Further samples that still wait for its prompt end with it.
@@ -102,8 +100,6 @@ class Scheduler:
         request = self.requests.get(request_id)
         if request is None:
             return False
-        for child in request.children:
-            self._finish(child, now, reason)
         if request.parent_id is not None:
             parent = self.requests[request.parent_id]
             parent.children = tuple(c for c in parent.children if c is not request)
@@ -111,7 +107,7 @@ class Scheduler:
             self.waiting.remove(request)
         elif request.status is Status.HELD:
             self.leaders.drop(request)
-        self._finish(request, now, reason)
+        self._end_family(request, reason)
         self._wake_held()
         return True
 
@@ -125,9 +121,8 @@ class Scheduler:
         computed = parent.num_computed_tokens
         if parent.status is not Status.RUNNING or computed == 0:
             raise ValueError(f"request {parent_id!r} is {parent.status} with nothing to share")
-        if child.num_tokens <= computed or (
-            child.token_ids[:computed] != parent.token_ids[:computed]
-        ):
+        begins = child.token_ids[:computed] == parent.token_ids[:computed]
+        if not begins or child.num_tokens <= computed:
             raise ValueError("a fork has its parent's computed tokens and at least one more")
         self._set_limit(child)
         self._register(child)
@@ -168,6 +163,9 @@ class Scheduler:
             request = self.requests.get(sequence.request_id)
             if request is None:
                 continue  # it was aborted while the step ran
+            if None in result.tokens[first:drawn]:
+                updates.extend(self._end_family(request, FinishReason.ERROR))
+                continue
             request.num_computed_tokens += len(sequence.token_ids)
             self.counters.computed_tokens += len(sequence.token_ids)
             self.allocator.publish(request)
@@ -176,17 +174,24 @@ class Scheduler:
                 updates.append(self._score(request, sequence.first_position + 1, scored))
             # Forks come first: the parent may end with this very token.
             for i in reversed(range(first, drawn)):
+                token_id = result.tokens[i]
                 sampled = self.requests.get(sequence.samples[i - first].request_id)
-                if sampled is not None:
-                    updates.append(
-                        self._append(request, sampled, result.tokens[i], logprobs[i], now)
-                    )
+                if sampled is not None and token_id is not None:
+                    updates.append(self._append(request, sampled, token_id, logprobs[i], now))
             if not sequence.samples and request.num_computed_tokens == request.max_total_tokens:
-                for member in (*request.children, request):
-                    updates.append(Update(member.request_id, (), (), (), FinishReason.LENGTH))
-                    self._finish(member, now, FinishReason.LENGTH)
+                updates.extend(self._end_family(request, FinishReason.LENGTH))
         self._wake_held()
         return updates
+
+    def discard(self) -> None:
+        """Forget the scheduled step, whose computation failed: all that were in it begin again."""
+        step, self._step = self._step, None
+        if step is not None:
+            self._dropped.extend(step.finished)
+            for sequence in step.sequences:
+                request = self.requests.get(sequence.request_id)
+                if request is not None and request.status is Status.RUNNING:
+                    self._preempt(request)
 
     # What `schedule` consists of.
 
@@ -366,10 +371,8 @@ class Scheduler:
         child.parent_id = None
         child.num_cached_tokens = 0  # what siblings share is not a hit
         child.first_scheduled_time = parent.first_scheduled_time
-        num_computed = parent.num_computed_tokens
-        if len(self.running) >= self.config.max_num_seqs or not self.allocator.fork(
-            parent, child, num_computed
-        ):
+        num_computed, seats = parent.num_computed_tokens, self.config.max_num_seqs
+        if len(self.running) >= seats or not self.allocator.fork(parent, child, num_computed):
             self._wait(child)
             return
         child.status = Status.RUNNING
@@ -408,15 +411,22 @@ class Scheduler:
             if reason is None:
                 self._start_fork(computed, request)
         if reason is not None:
-            self._finish(request, now, reason)
+            self._finish(request, reason)
         return Update(request.request_id, (token_id,), (logprobs,), (), reason)
 
-    def _finish(self, request: Request, now: float, reason: FinishReason) -> None:
+    def _end_family(self, request: Request, reason: FinishReason) -> list[Update]:
+        family = (*request.children, request)
+        for member in family:
+            self._finish(member, reason)
+        return [Update(member.request_id, (), (), (), reason) for member in family]
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
         if request.status is Status.RUNNING:
+            if reason is FinishReason.ERROR:
+                request.num_computed_tokens = 0  # nothing more of it is to be found
             self._leave_running(request)
         request.status = Status.FINISHED
         request.finish_reason = reason
-        request.finish_time = now
         del self.requests[request.request_id]
         self._moved(request, reason)
 

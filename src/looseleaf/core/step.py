@@ -74,11 +74,12 @@ class TokenLogprobs(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """`tokens` and `logprobs` follow `Step.samples()`; `prompt_logprobs` follows the sequences
-    that asked for them. `durations` are seconds by phase."""
+    """`tokens` and `logprobs` follow `Step.samples()`; a token is None where the logits are not
+    numbers, which ends that request alone. `prompt_logprobs` follows the sequences that asked for
+    them. `durations` are seconds by phase."""
 
     step_id: int
-    tokens: tuple[int, ...]
+    tokens: tuple[int | None, ...]
     logprobs: tuple[TokenLogprobs | None, ...] = ()
     prompt_logprobs: tuple[tuple[float, ...], ...] = ()
     durations: tuple[tuple[str, float], ...] = ()

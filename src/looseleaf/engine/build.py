@@ -4,7 +4,6 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from looseleaf.compiled import compiled
 from looseleaf.core.allocator import KVAllocator
@@ -19,11 +18,12 @@ from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.base import Executor
 from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.models.config import ModelConfig
-from looseleaf.models.load import load_model
+from looseleaf.models.load import load_program, load_weights
+from looseleaf.models.registry import architecture
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.tokenizer import Tokenizer
 from looseleaf.weights.gguf import GGUFFile
-from looseleaf.weights.source import resolve
+from looseleaf.weights.source import known_models, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,6 @@ class Stack:
     chat_template: ChatTemplate
     model_config: ModelConfig
     memory: MemoryPlan
-    path: Path
-    load_seconds: float
 
 
 def load_text(file: GGUFFile) -> LoadedText:
@@ -78,30 +76,35 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     mend: a name that is unknown, a damaged file, memory that does not suffice."""
     compiled()  # says so now if it is missing
     start = time.perf_counter()
-    path = resolve(settings.model, cache_dir=settings.cache_dir)
+    path = resolve(_servable(settings.model), cache_dir=settings.cache_dir)
     with GGUFFile(path) as file:
         text = load_text(file)
-        model = load_model(file)
-    config = model.config
-    memory = plan_memory(
-        settings, config.kv_bytes_per_token(KV_BYTES_PER_ELEMENT), config.context_length
-    )
+        config, program = load_program(file)
+        # Sized before the weights are read, so that what cannot fit is said at once.
+        memory = plan_memory(
+            settings,
+            config.kv_bytes_per_token(KV_BYTES_PER_ELEMENT),
+            config.context_length,
+            weight_bytes=4 * program.num_parameters,
+        )
+        weights = load_weights(file, config, program)
     scheduler = build_scheduler(settings, memory, events)
     executor: Executor = ReferenceExecutor(
-        model.program,
-        model.weights,
+        program,
+        weights,
         num_blocks=memory.num_blocks,
         block_size=memory.block_size,
-        num_valid_tokens=text.tokenizer.vocab_size,
+        num_valid_tokens=config.tokenizer_size,
     )
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
-    return Stack(
-        Engine(scheduler, executor),
-        text.tokenizer,
-        text.chat_template,
-        config,
-        memory,
-        path,
-        seconds,
-    )
+    engine = Engine(scheduler, executor)
+    return Stack(engine, text.tokenizer, text.chat_template, config, memory)
+
+
+def _servable(model: str) -> str:
+    """The name itself; ConfigError before anything is downloaded that could not be served."""
+    known = known_models().get(model)
+    if known is not None:
+        architecture(known.architecture)
+    return model

@@ -39,14 +39,21 @@ class Engine:
 
     def abort(self, request_id: RequestId, reason: FinishReason = FinishReason.ABORT) -> bool:
         """End a request and free its blocks at once; False if it has ended already."""
-        return self.scheduler.abort(request_id, self.clock(), reason)
+        return self.scheduler.abort(request_id, reason)
 
     def step(self) -> list[Update]:
-        """Compute one step and return the news, by request."""
+        """Compute one step and return the news, by request.
+
+        If that fails or is interrupted, the step is forgotten, and its requests begin again.
+        """
         step = self.scheduler.schedule(self.clock())
-        result = self.executor.execute(step)
-        for observe in self.observers:
-            observe(step, result)
+        try:
+            result = self.executor.execute(step)
+            for observe in self.observers:
+                observe(step, result)
+        except BaseException:
+            self.scheduler.discard()
+            raise
         return self.scheduler.apply(result, self.clock())
 
     def close(self) -> None:

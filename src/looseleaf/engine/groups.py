@@ -5,7 +5,9 @@ back into pieces of text by sample. It lives on the side of whoever waits for th
 detokenizing never holds up a step.
 """
 
+import logging
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from looseleaf.core.hashing import ExtraKeys
@@ -13,6 +15,8 @@ from looseleaf.core.request import MAX_SEED, FinishReason, Request, RequestId, S
 from looseleaf.core.step import TokenLogprobs, Update
 from looseleaf.text.detokenizer import IncrementalDetokenizer
 from looseleaf.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +80,14 @@ class Group:
         if not params.ignore_eos:
             stop_token_ids = stop_token_ids | tokenizer.eos_token_ids
 
+        # The prompt is scored once, for all samples of it.
+        unscored = replace(params, prompt_logprobs=False)
+
         def request(index: int, children: tuple[Request, ...] = ()) -> Request:
             return Request(
                 RequestId(f"{request_id}/{index}"),
                 prompt_token_ids,
-                params,
+                unscored if index else params,
                 arrival_time=arrival_time,
                 priority=priority,
                 extra_keys=extra_keys,
@@ -132,6 +139,12 @@ class Group:
     def unfinished_ids(self) -> list[RequestId]:
         return [s.request_id for s in self.samples if s.finish_reason is None]
 
+    def fail(self, request_id: RequestId) -> Delta:
+        """End one sample with an error."""
+        sample = self._by_id[request_id]
+        sample.finish_reason = FinishReason.ERROR
+        return Delta(sample.index, "", (), (), FinishReason.ERROR)
+
     def feed(self, update: Update) -> Delta | None:
         """Take in news of one sample. None if there is nothing to tell.
 
@@ -165,3 +178,44 @@ class Group:
         sample.logprobs.extend(logprobs)
         sample.finish_reason, sample.stop_reason = reason, stop_reason
         return Delta(sample.index, text, token_ids, logprobs, reason, stop_reason)
+
+
+class Router:
+    """Brings the updates of steps to the groups they belong to, and their deltas to whoever waits.
+
+    A group is known from `add` to `remove`; updates of others are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[RequestId, tuple[Group, Callable[[Delta], None]]] = {}
+
+    def add(self, group: Group, deliver: Callable[[Delta], None]) -> None:
+        self._entries |= dict.fromkeys(group.request_ids, (group, deliver))
+
+    def remove(self, group: Group) -> None:
+        for request_id in group.request_ids:
+            self._entries.pop(request_id, None)
+
+    def groups(self) -> list[Group]:
+        return list({id(group): group for group, _ in self._entries.values()}.values())
+
+    def route(self, updates: Sequence[Update]) -> list[tuple[RequestId, FinishReason]]:
+        """Deliver what is new. Returns the requests that the engine has yet to end, and how: their
+        text has come to a stop string, or could not be made."""
+        to_end: list[tuple[RequestId, FinishReason]] = []
+        for update in updates:
+            entry = self._entries.get(update.request_id)
+            if entry is None:
+                continue
+            group, deliver = entry
+            try:
+                delta = group.feed(update)
+            except Exception:
+                # One answer that cannot be put into words is no reason to lose the others'.
+                logger.exception("the text of %s cannot be made", update.request_id)
+                delta = group.fail(update.request_id)
+            if delta is not None:
+                deliver(delta)
+                if delta.finish_reason is not None and update.finish_reason is None:
+                    to_end.append((update.request_id, delta.finish_reason))
+        return to_end

@@ -5,14 +5,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Self
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.events import EventLog
-from looseleaf.core.request import FinishReason, RequestId, SamplingParams
+from looseleaf.core.request import SamplingParams
 from looseleaf.core.step import TokenLogprobs
 from looseleaf.engine.build import Stack, build
-from looseleaf.engine.groups import Delta, Group
+from looseleaf.engine.groups import Delta, Group, Router
 from looseleaf.engine.progress import GenerationProgress
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.text.tokenizer import Tokenizer
@@ -64,7 +65,7 @@ class LLM:
         self.stack = stack or build(EngineSettings(model=model, **settings), events=events)
         self.engine = self.stack.engine
         self._ids = itertools.count()
-        self._live: dict[RequestId, tuple[Group, deque[Delta]]] = {}
+        self._router = Router()
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +96,7 @@ class LLM:
         items = _as_list(prompts)
         token_ids = [self._tokenize(prompt) for prompt in items]
         texts = [prompt if isinstance(prompt, str) else None for prompt in items]
-        return self._run(texts, token_ids, sampling_params, use_tqdm, priority)
+        return self._run(texts, token_ids, sampling_params, use_tqdm, priority, True)
 
     def chat(
         self,
@@ -119,18 +120,25 @@ class LLM:
             for conversation in conversations
         ]
         token_ids = [self.chat_tokens(prompt) for prompt in prompts]
-        return self._run(prompts, token_ids, sampling_params, use_tqdm, None)
+        return self._run(
+            prompts, token_ids, sampling_params, use_tqdm, None, continue_final_message
+        )
 
     def chat_tokens(self, prompt: str) -> list[int]:
         """Token ids of a rendered chat template, which spells its special tokens itself."""
         return self.stack.tokenizer.encode(prompt, add_special=True, parse_special=True)
 
     def stream(
-        self, prompt_token_ids: Sequence[int], params: SamplingParams
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        continues_text: bool = True,
     ) -> Iterator[tuple[Group, Delta]]:
         """The answer to one prompt piece by piece; closing the iterator aborts it. Several may be
-        read in turn."""
-        group, deltas = self._group(prompt_token_ids, params, 0), deque[Delta]()
+        read in turn. `continues_text` keeps a first space, as a text that goes on needs it."""
+        group = self._group(prompt_token_ids, params, 0, continues_text)
+        deltas = deque[Delta]()
         with self._started([group], deltas):
             while not group.finished:
                 self._step()
@@ -142,7 +150,13 @@ class LLM:
             return self.stack.tokenizer.encode(prompt, add_special=True, parse_special=True)
         return list(prompt)
 
-    def _group(self, token_ids: Sequence[int], params: SamplingParams, priority: int) -> Group:
+    def _group(
+        self,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        priority: int,
+        continues_text: bool,
+    ) -> Group:
         return Group(
             f"llm-{next(self._ids)}",
             check_token_ids(token_ids, self.stack.tokenizer.vocab_size),
@@ -150,6 +164,7 @@ class LLM:
             self.stack.tokenizer,
             arrival_time=self.engine.clock(),
             priority=priority,
+            continues_text=continues_text,
         )
 
     def _run(
@@ -159,6 +174,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
         priority: Sequence[int] | None,
+        continues_text: bool,
     ) -> list[RequestOutput]:
         if sampling_params is None:
             sampling_params = SamplingParams()
@@ -170,7 +186,7 @@ class LLM:
                 f"one for each prompt"
             )
         groups = [
-            self._group(prompt, params, 0 if priority is None else priority[i])
+            self._group(prompt, params, 0 if priority is None else priority[i], continues_text)
             for i, (prompt, params) in enumerate(zip(prompts, sampling_params, strict=True))
         ]
         for group in groups:
@@ -193,28 +209,18 @@ class LLM:
         """Queue `groups`, whose news `_step` appends to `deltas`; abort what is left at the end."""
         try:
             for group in groups:
-                self._live |= dict.fromkeys(group.request_ids, (group, deltas))
+                self._router.add(group, deltas.append)
                 self.engine.add(group.request)
             yield
         finally:
             for group in groups:
+                self._router.remove(group)
                 for request_id in group.unfinished_ids():
                     self.engine.abort(request_id)
-                for request_id in group.request_ids:
-                    self._live.pop(request_id, None)
 
     def _step(self) -> None:
-        for update in self.engine.step():
-            entry = self._live.get(update.request_id)
-            if entry is None:
-                continue
-            group, deltas = entry
-            delta = group.feed(update)
-            if delta is None:
-                continue
-            deltas.append(delta)
-            if delta.finish_reason is FinishReason.STOP and update.finish_reason is None:
-                self.engine.abort(update.request_id, FinishReason.STOP)
+        for request_id, reason in self._router.route(self.engine.step()):
+            self.engine.abort(request_id, reason)
 
 
 def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> list[int]:
@@ -225,11 +231,11 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> list[int]:
                 f"prompt token {token_id} at position {position} is not in the vocabulary: ids go "
                 f"from 0 to {vocab_size - 1}"
             )
-    return list(token_ids)
+    return [int(token_id) for token_id in token_ids]
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 

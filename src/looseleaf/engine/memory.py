@@ -6,7 +6,7 @@ from pathlib import Path
 
 from looseleaf.core.block_tables import blocks_for
 from looseleaf.core.errors import ConfigError
-from looseleaf.engine.settings import EngineSettings, format_bytes
+from looseleaf.engine.settings import EngineSettings, format_bytes, parse_bytes
 
 DEFAULT_SHARE = 0.4
 """Of the available memory: room is left for activations and for everybody else."""
@@ -17,7 +17,7 @@ TYPICAL_TOKENS = 500
 
 def available_memory() -> int:
     """Bytes this process may still take: of the machine, or of its control group if less."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
@@ -68,36 +68,42 @@ class MemoryPlan:
 
 
 def plan_memory(
-    settings: EngineSettings, kv_bytes_per_token: int, context_length: int
+    settings: EngineSettings, kv_bytes_per_token: int, context_length: int, weight_bytes: int = 0
 ) -> MemoryPlan:
-    """Size the pool; raises ConfigError if a request of `max_model_len` cannot fit."""
-    block_bytes = kv_bytes_per_token * settings.block_size
+    """Size the pool, before `weight_bytes` of weights are loaded. Raises ConfigError if a request
+    of `max_model_len` cannot fit, or if there is less memory than was asked for."""
+    size = settings.block_size
+    block_bytes = kv_bytes_per_token * size
     wanted = settings.max_model_len
-    if wanted is not None and not 1 <= wanted <= context_length:
+    if wanted is not None and wanted > context_length:
         raise ConfigError(
-            f"max_model_len is {wanted}, but it must be between 1 and {context_length}, the "
-            f"model's context length"
+            f"max_model_len is {wanted}, but the model's context is {context_length} tokens: set "
+            f"it to {context_length} or less"
         )
+    available = max(0, available_memory() - weight_bytes)
     memory = settings.kv_cache_memory
     if memory is None:
-        most_useful = settings.max_num_seqs * blocks_for(
-            wanted or context_length, settings.block_size
+        most_useful = settings.max_num_seqs * blocks_for(wanted or context_length, size)
+        memory = min(int(available * DEFAULT_SHARE), most_useful * block_bytes)
+    elif isinstance(memory, str):
+        memory = parse_bytes(memory)
+    if memory > available:
+        raise ConfigError(
+            f"kv_cache_memory is {format_bytes(memory)}, but only {format_bytes(available)} of "
+            f"memory are available besides the model's weights: set it lower, or leave it out"
         )
-        memory = min(int(available_memory() * DEFAULT_SHARE), most_useful * block_bytes)
     num_blocks = memory // block_bytes
     if num_blocks < 1:
         raise ConfigError(
-            f"the KV cache has {format_bytes(memory)}, but one block of {settings.block_size} "
-            f"tokens takes {format_bytes(block_bytes)}: raise --kv-cache-memory"
+            f"the KV cache has {format_bytes(memory)}, but one block of {size} tokens takes "
+            f"{format_bytes(block_bytes)}: raise kv_cache_memory"
         )
-    slots = num_blocks * settings.block_size
+    slots = num_blocks * size
     if wanted is not None and wanted - 1 > slots:
+        needed = blocks_for(wanted - 1, size) * block_bytes
         raise ConfigError(
-            f"a request of max_model_len {wanted} tokens needs "
-            f"{format_bytes(blocks_for(wanted - 1, settings.block_size) * block_bytes)} of KV "
-            f"cache, but there are {format_bytes(memory)}: set --max-model-len to {slots} or less, "
-            f"or raise --kv-cache-memory"
+            f"a request of max_model_len {wanted} tokens needs {format_bytes(needed)} of KV cache, "
+            f"but there are {format_bytes(memory)}: set max_model_len to {slots} or less, or raise "
+            f"kv_cache_memory"
         )
-    return MemoryPlan(
-        num_blocks, settings.block_size, block_bytes, wanted or min(context_length, slots)
-    )
+    return MemoryPlan(num_blocks, size, block_bytes, wanted or min(context_length, slots))

@@ -9,7 +9,6 @@ import itertools
 import logging
 import queue
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import FinishReason, RequestId, SamplingParams
 from looseleaf.core.step import Update
 from looseleaf.engine.engine import Engine
-from looseleaf.engine.groups import Delta, Group
+from looseleaf.engine.groups import Delta, Group, Router
 from looseleaf.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -62,12 +61,14 @@ class EngineService:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self.clock = engine.clock
         self.failure: BaseException | None = None
         self._engine = engine
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
-        self._streams: dict[RequestId, tuple[Group, asyncio.Queue[Delta | None]]] = {}
+        self._router = Router()
+        self._streams: dict[str, asyncio.Queue[Delta | None]] = {}
         self._ids = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner = threading.Thread(target=self._own, name="looseleaf-engine", daemon=True)
@@ -78,11 +79,10 @@ class EngineService:
 
     async def stop(self) -> None:
         """End what still runs and tell who waits for it; then the owner thread and the executor."""
-        for request_id in self._streams:
-            self._abort_sample(request_id, FinishReason.ABORT)
+        for group in self._router.groups():
+            self._abort_samples(group)
         self._commands.put(None)
         await asyncio.to_thread(self._owner.join)
-        self._end_streams()
         self._engine.close()
 
     def submit(
@@ -98,28 +98,28 @@ class EngineService:
 
         The answer comes from `stream`, which must be called, or the group `abort`ed.
         """
-        if self._closed:
+        if self._closed or self.failure is not None:
             raise self._dead()
         group = Group(
             f"req-{next(self._ids)}",
             prompt_token_ids,
             params,
             self.tokenizer,
-            arrival_time=time.monotonic(),
+            arrival_time=self.clock(),
             priority=priority,
             extra_keys=extra_keys,
             continues_text=continues_text,
         )
         self._engine.scheduler.set_limits(group.request)
         deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
-        for request_id in group.request_ids:
-            self._streams[request_id] = (group, deltas)
+        self._streams[group.request_id] = deltas
+        self._router.add(group, deltas.put_nowait)
         self._command(lambda engine: engine.add(group.request))
         return group
 
     async def stream(self, group: Group) -> AsyncGenerator[Delta, None]:
         """The group's news until all its samples are finished; leaving early aborts it."""
-        deltas = self._streams[group.request.request_id][1]
+        deltas = self._streams[group.request_id]
         try:
             while not (group.finished and deltas.empty()):
                 delta = await deltas.get()
@@ -131,10 +131,9 @@ class EngineService:
 
     def abort(self, group: Group) -> None:
         """Forget the group, and end what of it still runs."""
-        for request_id in group.unfinished_ids():
-            self._abort_sample(request_id, FinishReason.ABORT)
-        for request_id in group.request_ids:
-            self._streams.pop(request_id, None)
+        self._abort_samples(group)
+        self._router.remove(group)
+        self._streams.pop(group.request_id, None)
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Run `function` in the owner thread between two steps and return what it returns."""
@@ -157,24 +156,19 @@ class EngineService:
             return EngineDeadError("the engine has been stopped")
         return EngineDeadError(f"the engine has failed: {self.failure!r}; restart the server")
 
-    def _abort_sample(self, request_id: RequestId, reason: FinishReason) -> None:
+    def _abort_samples(self, group: Group) -> None:
+        for request_id in group.unfinished_ids():
+            self._end_sample(request_id, FinishReason.ABORT)
+
+    def _end_sample(self, request_id: RequestId, reason: FinishReason) -> None:
         self._command(lambda engine: engine.abort(request_id, reason))
 
     def _deliver(self, updates: list[Update]) -> None:
-        for update in updates:
-            entry = self._streams.get(update.request_id)
-            if entry is None:
-                continue  # its client has gone
-            group, deltas = entry
-            delta = group.feed(update)
-            if delta is None:
-                continue
-            deltas.put_nowait(delta)
-            if delta.finish_reason is FinishReason.STOP and update.finish_reason is None:
-                self._abort_sample(update.request_id, FinishReason.STOP)
+        for request_id, reason in self._router.route(updates):
+            self._end_sample(request_id, reason)
 
     def _end_streams(self) -> None:
-        for _, deltas in self._streams.values():
+        for deltas in self._streams.values():
             deltas.put_nowait(None)
 
     def _own(self) -> None:
@@ -193,7 +187,6 @@ class EngineService:
         except BaseException as error:
             logger.exception("the engine failed")
             self.failure = error
-            self._loop.call_soon_threadsafe(self._end_streams)
         finally:
             with self._closing:
                 self._closed = True
@@ -201,3 +194,5 @@ class EngineService:
                     left = self._commands.get()
                     if left is not None:
                         left.refuse(self._dead())
+            # Whoever submits from now on is refused, so nobody is missed.
+            self._loop.call_soon_threadsafe(self._end_streams)

@@ -17,8 +17,8 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """`max_model_len` None is the model's context, or what fits into the KV cache if that is less.
-    `kv_cache_memory` is in bytes; None is a share of the memory that is available. Downloads go to
-    `cache_dir`; None is the user's own."""
+    `kv_cache_memory` is in bytes, or like "2GiB"; None is a share of the memory that is available.
+    Downloads go to `cache_dir`; None is the user's own."""
 
     model: str = "smollm2-135m"
     executor: str = "reference"
@@ -27,7 +27,7 @@ class EngineSettings:
     max_num_batched_tokens: int = 512
     max_model_len: int | None = None
     long_prefill_token_threshold: int | None = None
-    kv_cache_memory: int | None = None
+    kv_cache_memory: int | str | None = None
     kv_allocator: str = "paged"
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"

@@ -22,5 +22,6 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back memory and threads; the executor cannot be used afterwards."""
+        """Give back memory and threads; the executor cannot be used afterwards. Closing it again
+        does nothing."""
         ...

@@ -14,16 +14,16 @@ Ints = NDArray[np.int64]
 class SequenceRange(NamedTuple):
     """One sequence's part of a batch.
 
-    Its tokens are `start`..`stop` of the batch and stand at `first_position` and after.
-    `context_slots` are the slots of all its positions up to its last token, in order. Of the rows
-    of logits it owns `logits_start`..`logits_stop`; draws are from the last of them.
+    Its tokens are `start`..`stop` of the batch and stand at `first_position` and after; `table` is
+    its block table. Of the rows of logits it owns `logits_start`..`logits_stop`; draws are from the
+    last of them.
     """
 
     sequence: ScheduledSequence
     start: int
     stop: int
     first_position: int
-    context_slots: Ints
+    table: Ints
     logits_start: int
     logits_stop: int
 
@@ -34,6 +34,11 @@ class SequenceRange(NamedTuple):
             return ()
         following = self.sequence.next_token_id
         return self.sequence.token_ids[1:] + (() if following is None else (following,))
+
+    def slots(self, first: int, block_size: int) -> Ints:
+        """The slots of its positions from `first` to its last token."""
+        positions = np.arange(first, self.first_position + self.stop - self.start)
+        return self.table[positions // block_size] * block_size + positions % block_size
 
 
 class Batch(NamedTuple):
@@ -54,7 +59,6 @@ def make_batch(step: Step, rows: Rows) -> Batch:
     start = 0
     for sequence in step.sequences:
         stop = start + len(sequence.token_ids)
-        end = sequence.first_position + len(sequence.token_ids)
         logits_start = len(wanted)
         if sequence.prompt_logprobs:
             wanted.extend(range(start, stop - 1))
@@ -66,7 +70,7 @@ def make_batch(step: Step, rows: Rows) -> Batch:
                 start,
                 stop,
                 sequence.first_position,
-                _slots(rows.table(sequence.request_id), end, rows.block_size),
+                np.array(rows.table(sequence.request_id), np.int64),
                 logits_start,
                 len(wanted),
             )
@@ -74,18 +78,11 @@ def make_batch(step: Step, rows: Rows) -> Batch:
         start = stop
     return Batch(
         np.array([t for s in step.sequences for t in s.token_ids], np.int64),
-        _joined([np.arange(r.first_position, len(r.context_slots)) for r in ranges]),
-        _joined([r.context_slots[r.first_position :] for r in ranges]),
+        _joined([np.arange(r.stop - r.start) + r.first_position for r in ranges]),
+        _joined([r.slots(r.first_position, rows.block_size) for r in ranges]),
         np.array(wanted, np.int64),
         tuple(ranges),
     )
-
-
-def _slots(table: list[int], end: int, block_size: int) -> Ints:
-    """`table[p // block_size] * block_size + p % block_size` for the positions p up to `end`."""
-    positions = np.arange(end)
-    blocks = np.array(table, np.int64)
-    return blocks[positions // block_size] * block_size + positions % block_size
 
 
 def _joined(parts: list[Ints]) -> Ints:

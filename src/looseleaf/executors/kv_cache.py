@@ -27,11 +27,6 @@ class KVCache:
     def nbytes(self) -> int:
         return self._keys.nbytes + self._values.nbytes
 
-    @property
-    def block_nbytes(self) -> int:
-        """Bytes of one block in all layers."""
-        return self.nbytes // self.num_blocks
-
     def write(self, layer: int, slots: Ints, keys: Floats, values: Floats) -> None:
         """Store rows (n, kv_heads * head_dim) in `slots` (n,), which are all different."""
         shape = (-1, *self._keys.shape[2:])
@@ -49,3 +44,7 @@ class KVCache:
         here = slice(source * size, (source + 1) * size)
         for store in (self._keys, self._values):
             store[:, there] = store[:, here]
+
+    def close(self) -> None:
+        """Give the memory back; may be called again."""
+        self._keys = self._values = np.zeros((0, 0, 0, 0), np.float32)

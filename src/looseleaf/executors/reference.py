@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.errors import ConfigError
-from looseleaf.core.step import Step, StepResult, TokenLogprobs
+from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, make_batch
+from looseleaf.executors.draw import draw
 from looseleaf.executors.kv_cache import KVCache
 from looseleaf.executors.paged_attention import attend
 from looseleaf.executors.rows import InvalidStepError, Rows
@@ -33,8 +34,6 @@ from looseleaf.program.op import (
     WriteKV,
 )
 from looseleaf.program.program import Program
-from looseleaf.sampling.logprobs import prompt_logprobs, token_logprobs
-from looseleaf.sampling.sampler import sample
 
 Floats = NDArray[np.float32]
 
@@ -74,10 +73,9 @@ class ReferenceExecutor:
         start = perf_counter()
         logits, batch = self.logits(step)
         middle = perf_counter()
-        tokens, logprobs, scores = self._sample(batch, logits)
-        end = perf_counter()
-        durations = (("forward", middle - start), ("sample", end - middle))
-        return StepResult(step.step_id, tokens, logprobs, scores, durations)
+        drawn = draw(batch.ranges, logits, self._num_valid_tokens)
+        durations = (("forward", middle - start), ("sample", perf_counter() - middle))
+        return StepResult(step.step_id, *drawn, durations)
 
     def logits(self, step: Step) -> tuple[Floats, Batch]:
         """Do all of a step but the sampling. Returns the rows (S, vocab) that the batch names in
@@ -96,9 +94,9 @@ class ReferenceExecutor:
         return run.logits, batch
 
     def close(self) -> None:
-        """Let go of the weights and the KV cache."""
+        """Let go of the weights and the KV cache; once is enough, and more does no harm."""
         self._weights = {}
-        del self._kv
+        self._kv.close()
 
     def _check_tokens(self, batch: Batch) -> None:
         """Negative ids would index from the end, and a slot written twice is a lost token."""
@@ -110,26 +108,6 @@ class ReferenceExecutor:
             )
         if len(np.unique(batch.slots)) < len(batch.slots):
             raise InvalidStepError("two tokens of a step are written to one slot")
-
-    def _sample(
-        self, batch: Batch, logits: Floats
-    ) -> tuple[tuple[int, ...], tuple[TokenLogprobs | None, ...], tuple[tuple[float, ...], ...]]:
-        valid = self._num_valid_tokens
-        tokens: list[int] = []
-        logprobs: list[TokenLogprobs | None] = []
-        scores: list[tuple[float, ...]] = []
-        for part in batch.ranges:
-            if part.sequence.prompt_logprobs:
-                scored = part.scored_token_ids
-                rows = logits[part.logits_start : part.logits_start + len(scored)]
-                scores.append(prompt_logprobs(rows, scored, valid))
-            for draw in part.sequence.samples:
-                row = logits[part.logits_stop - 1]
-                token = sample(row, draw.params, draw.sample_index, draw.position, valid)
-                count = draw.params.logprobs
-                tokens.append(token)
-                logprobs.append(None if count is None else token_logprobs(row, token, count, valid))
-        return tuple(tokens), tuple(logprobs), tuple(scores)
 
 
 class _Run:
@@ -193,7 +171,7 @@ def _paged_attention(run: _Run, op: PagedAttention) -> None:
     queries = run.buffers[op.queries]
     result = np.empty_like(queries)
     for part in run.batch.ranges:
-        keys, values = run.kv.read(op.layer, part.context_slots)
+        keys, values = run.kv.read(op.layer, part.slots(0, run.kv.block_size))
         result[part.start : part.stop] = attend(
             queries[part.start : part.stop], keys, values, part.first_position, op.scale, op.window
         )

@@ -51,6 +51,12 @@ def load_program(file: GGUFFile) -> tuple[ModelConfig, Program]:
     )
     shapes = {name: tuple(info.shape) for name, info in file.tensors.items()}
     program = trace(family.page, config, shapes)
+    num_rows, num_tokens = program.vocab_size, len(file.metadata.get("tokenizer.ggml.tokens", ()))
+    if num_rows < num_tokens:
+        raise ConfigError(
+            f"{config.name}: the tokenizer has {num_tokens} tokens, but the model only "
+            f"{num_rows}: the file is damaged or was converted wrongly"
+        )
     used = {name for name, _ in program.weights}
     unused = [name for name in shapes if name not in used and not name.endswith(_NO_WEIGHTS)]
     if unused:

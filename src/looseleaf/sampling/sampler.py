@@ -17,7 +17,6 @@ Temperature 0, `top_p` 0 and `top_k` 1 are greedy: the first of the ranking of t
 import numpy as np
 from numpy.typing import NDArray
 
-from looseleaf.core.errors import LooseleafError
 from looseleaf.core.request import SamplingParams
 from looseleaf.sampling.random import uniform
 
@@ -34,7 +33,7 @@ def sample(
     """Draw the token at `position`. `logits` (vocab,) is not modified.
 
     Ids from `num_valid_tokens` on are never drawn, nor are NaN and minus infinity. A seed of None
-    is taken as 0. Raises `LooseleafError` if there is no number among the logits.
+    is taken as 0. Raises `UnusableLogitsError` if there is no number among the logits.
     """
     row = usable(logits, num_valid_tokens)
     if params.greedy:
@@ -49,16 +48,17 @@ def sample(
     return int(ids[min(place, num_possible - 1)])
 
 
+class UnusableLogitsError(ArithmeticError):
+    """Nothing can be drawn from these logits: their sequence cannot go on."""
+
+
 def usable(logits: NDArray[np.float32], num_valid_tokens: int | None = None) -> NDArray[np.float32]:
     """The logits of real tokens, with NaN as minus infinity. Raises if no finite one is left."""
     row = logits[:num_valid_tokens]
     if not np.isfinite(row.max()):  # NaN spreads to the maximum
         row = np.where(np.isnan(row), np.float32(-np.inf), row)
         if not np.isfinite(row.max()):
-            raise LooseleafError(
-                "the model's logits hold no finite maximum: the weights or the KV cache are "
-                "damaged; download the model again"
-            )
+            raise UnusableLogitsError("the model's logits hold no finite maximum")
     return row
 
 

@@ -22,6 +22,7 @@ class KnownModel:
 
     name: str
     summary: str
+    architecture: str
     filename: str
     size: int
     sha256: str
@@ -52,6 +53,7 @@ _MODELS = (
     KnownModel(
         name="smollm2-135m",
         summary="SmolLM2 135M Instruct, Q4_1; Apache 2.0",
+        architecture="llama",
         filename="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -68,6 +70,7 @@ _MODELS = (
     KnownModel(
         name="gemma3-270m",
         summary="Gemma 3 270M, Q4_K_M; Gemma Terms of Use",
+        architecture="gemma3",
         filename="gemma-3-270m-q4_k_m.gguf",
         size=253_113_024,
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
