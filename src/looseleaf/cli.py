@@ -44,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return 141
+    except MemoryError as error:
+        print(f"looseleaf: error: out of memory: {error}", file=sys.stderr)
+        return 2
     except OSError as error:  # a full disk behind our output, for one
         _discard_output()
         print(f"looseleaf: error: {error}", file=sys.stderr)

@@ -327,3 +327,107 @@ def test_step_is_plain_data_that_compares() -> None:
         return bench.steps
 
     assert steps() == steps()
+
+
+def test_a_victim_that_was_to_copy_in_this_very_step_publishes_nothing_of_it() -> None:
+    """`low` is admitted with a copy of a partial block and gives way before the step is computed:
+    what the copy would have brought must not be found."""
+    bench = Bench(num_blocks=256, max_num_seqs=3, max_num_batched_tokens=16, policy="priority")
+    bench.add(make_request("seed", range(1, 10), max_tokens=1))
+    bench.run()
+    bench.add(make_request("leader", range(100, 240), priority=10))
+    bench.step()
+    bench.add(make_request("busy", [50, 51], max_tokens=20, priority=0))
+    bench.step()
+    low = make_request("low", [1, 2, 3, 4, 5, 6, 7, 99, 98], priority=5)
+    # Two seats for the urgent one: `leader` and `low` both have to go.
+    urgent = make_request("urgent", 3, max_tokens=9, n=2, priority=1)
+    bench.add(low)
+    bench.scheduler.waiting.append(urgent)  # behind `low`, as if it had come while it was admitted
+    bench.scheduler.set_limits(urgent)
+    bench.scheduler._register(urgent, *urgent.children)
+    step = bench.scheduler.schedule(bench.now)
+    assert "low" not in [s.request_id for s in step.sequences]
+    assert low.num_preemptions == 1
+    probe = make_request("probe", [1, 2, 3, 4, 5, 6, 7, 55, 56])
+    match = bench.tables.match(probe)
+    key = bench.tables.pool.block(match.source).key
+    assert len(key.token_ids) == 4, "the full block of `seed`, not what `low` never stored"
+
+
+def test_a_discarded_step_leaves_nothing_to_be_found_that_was_not_stored() -> None:
+    bench = Bench(num_blocks=64)
+    bench.add(make_request("seed", range(1, 10), max_tokens=1))
+    bench.run()
+    other = make_request("other", [1, 2, 3, 4, 5, 6, 77, 78], max_tokens=3)
+    bench.add(other)
+    step = bench.scheduler.schedule(bench.now)
+    assert step.copies
+    bench.scheduler.discard()
+    reader = make_request("reader", [1, 2, 3, 4, 5, 6, 77, 79], max_tokens=3)
+    bench.add(reader)
+    bench.run()
+    assert bench.outputs["other"] == expected_output(other, 3)
+    assert bench.outputs["reader"] == expected_output(reader, 3)
+
+
+def test_a_fork_that_can_never_fit_is_refused() -> None:
+    bench = Bench(num_blocks=4, max_model_len=64)
+    parent = make_request("p", 4, max_tokens=4)
+    bench.add(parent)
+    bench.step()
+    with pytest.raises(CapacityError, match="has 4"):
+        bench.scheduler.fork("p", make_request("c", [*parent.token_ids[:4], 9], max_tokens=40))
+    assert set(bench.scheduler.requests) == {"p"}
+
+
+def test_a_fork_keeps_to_its_parents_tenant() -> None:
+    bench = Bench()
+    parent = make_request("p", 8, max_tokens=9, salt="a")
+    bench.add(parent)
+    bench.step()
+    child = make_request("c", [*parent.token_ids[:8], 9], salt="b")
+    with pytest.raises(ValueError, match="extra keys"):
+        bench.scheduler.fork("p", child)
+
+
+def test_a_fork_that_first_runs_on_leftover_budget_brings_its_whole_table() -> None:
+    bench = Bench(num_blocks=64, max_num_batched_tokens=16, long_prefill_token_threshold=2)
+    parent = make_request("p", 2, max_tokens=10)
+    bench.add(make_request("long", 50, max_tokens=2), parent)
+    for _ in range(2):
+        bench.step()
+    child = make_request("c", [*parent.token_ids[: parent.num_computed_tokens], 9, 8, 7, 6])
+    bench.outputs["c"] = []
+    bench.scheduler.fork("p", child)
+    bench.run()
+    assert bench.outputs["c"] == expected_output(child, 4)
+
+
+def test_a_family_with_an_id_in_use_changes_nothing() -> None:
+    bench = Bench()
+    bench.add(make_request("a/1", 4))
+    with pytest.raises(ValueError, match="'a/1' is in use"):
+        bench.scheduler.add(make_request("a", 4, n=2))
+    assert set(bench.scheduler.requests) == {"a/1"}
+    bench.run()
+
+
+def test_an_urgent_request_is_not_held_back_for_one_that_is_less_so() -> None:
+    bench = Bench(num_blocks=512, max_num_batched_tokens=4, policy="priority")
+    bench.add(make_request("leader", range(40), priority=10))
+    bench.step()
+    urgent = make_request("urgent", range(41), max_tokens=4, priority=0)
+    bench.add(urgent)
+    bench.step()
+    assert urgent.status is Status.RUNNING
+
+
+def test_an_urgent_long_prompt_does_not_wait_for_a_less_urgent_one() -> None:
+    bench = Bench(num_blocks=4096, max_num_batched_tokens=16, policy="priority")
+    bench.add(make_request("low", 4000, max_tokens=4, priority=10))
+    bench.step()
+    urgent = make_request("urgent", 100, max_tokens=4, priority=0)
+    bench.add(urgent)
+    bench.step()
+    assert urgent.num_computed_tokens > 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.executors.scripted import NextToken, ScriptedExecutor
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
+from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.run import Server, make_server
 from looseleaf.text.chat_template import ChatTemplate
@@ -97,13 +99,14 @@ class RunningServer:
     loop: asyncio.AbstractEventLoop | None = None
     thread: threading.Thread | None = None
     http_client: httpx.Client | None = None
+    sockets: list[socket.socket] | None = None
     dead: bool = False
     """Set by tests that break the engine on purpose."""
 
     def start(self) -> None:
         async def main() -> None:
             self.loop = asyncio.get_running_loop()
-            await self.server.serve()
+            await self.server.serve(self.sockets)
 
         self.thread = threading.Thread(target=lambda: asyncio.run(main()), name="test-server")
         self.thread.start()
@@ -193,6 +196,8 @@ def start_server() -> Iterator[StartServer]:
         template: str | None = TEMPLATE,
         model_names: tuple[str, ...] = (MODEL,),
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        access_log: bool = False,
+        sockets: list[socket.socket] | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -204,8 +209,10 @@ def start_server() -> Iterator[StartServer]:
             step_seconds,
         )
         memory = MemoryPlan(num_blocks, block_size, 1024, max_model_len)
+        service = EngineService(Engine(scheduler, executor), tokenizer)
         context = ServerContext(
-            EngineService(Engine(scheduler, executor), tokenizer),
+            Lifecycle(service),
+            service,
             tokenizer,
             ChatTemplate(template, bos_token="<|bos|>", eos_token="<|im_end|>"),
             model_names,
@@ -213,8 +220,8 @@ def start_server() -> Iterator[StartServer]:
             Metrics(model_names[0], memory),
             max_body_bytes,
         )
-        server = make_server(context, port=0, shutdown_seconds=5, log_level="warning")
-        result = RunningServer(context, executor, server)
+        server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
+        result = RunningServer(context, executor, server, sockets=sockets)
         result.start()
         running.append(result)
         return result

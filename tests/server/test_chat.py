@@ -159,19 +159,6 @@ def test_logprobs(server: Any, chat_body: Any) -> None:
     assert refused.json()["error"]["param"] == "top_logprobs"
 
 
-def test_c072_logprobs_that_json_cannot_hold(server: Any, chat_body: Any) -> None:
-    inner = server.executor.inner
-    inner._logprobs = lambda chain, token, count: (
-        type(inner)
-        ._logprobs(inner, chain, token, count)
-        ._replace(logprob=float("-inf"), top=((1, float("nan")),))
-    )
-    body = {**chat_body, "logprobs": True, "top_logprobs": 1}
-    answer = json.loads(server.http().post("/v1/chat/completions", json=body).content)
-    for entry in answer["choices"][0]["logprobs"]["content"]:
-        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_c156_a_sample_that_the_engine_gives_up_is_an_error(
     server: Any, chat_body: Any, stream: bool

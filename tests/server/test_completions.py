@@ -1,5 +1,6 @@
 """/v1/completions."""
 
+import json
 from typing import Any
 
 import pytest
@@ -107,6 +108,36 @@ def test_c073_echo_scores_the_prompt(server: Any, stream: bool) -> None:
     assert logprobs["token_logprobs"][0] is None
     assert all(value < 0 for value in logprobs["token_logprobs"][1:])
     assert len(logprobs["token_logprobs"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("prompt", "extra", "text", "offsets"),
+    [
+        ("<|im_end|>hi", {}, "<|im_end|>hi", [0, 0, 10, 11, 12]),
+        ("<|bos|>hi", {}, "<|bos|>hi", [0, 7, 8, 9]),
+        ("a<|im_end|>b", {"add_special_tokens": False}, "a<|im_end|>b", [0, 1, 11, 12]),
+        ("é😀x", {}, "é😀x", [0, 0, 0, 1, 1, 1, 1, 2, 3]),
+        ([256, 257, 104], {}, "h", [0, 0, 0, 1]),
+        ([257, 104], {"skip_special_tokens": False}, "<|im_end|>h", [0, 10, 11]),
+        ([104, 0xC3], {}, "h\ufffd", [0, 1, 2]),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_c073_offsets_are_those_of_the_echoed_text(
+    server: Any, prompt: Any, extra: Any, text: str, offsets: list[int], stream: bool
+) -> None:
+    body = {"model": "tiny", "prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": 2}
+    answer = server.http().post("/v1/completions", json={**body, **extra, "stream": stream})
+    lines = answer.text.split("\n\n")[:-2] if stream else [answer.text]
+    choices = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines]
+    lists = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    output = "".join(choice["text"] for choice in choices)
+    assert output[:-2] == text
+    assert [offset for entry in lists for offset in entry["text_offset"]] == [
+        *offsets,
+        offsets[-1] + 1,
+    ]
+    assert offsets[-1] == len(text)
 
 
 def test_echo_with_alternatives_is_refused(server: Any) -> None:

@@ -127,23 +127,3 @@ async def test_several_prompts_are_all_dropped(start_server: Any) -> None:
     await drop(server, body, lambda: len(statuses(server)) == 12, stream=True)
     await asyncio.to_thread(server.eventually, lambda: not statuses(server), "all have ended", 2)
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 12
-
-
-async def test_a_shutdown_with_an_open_stream_ends(start_server: Any) -> None:
-    server = start_server(step_seconds=0.01)
-    server.server.config.timeout_graceful_shutdown = 1
-    body = {"model": "tiny", "prompt": "x", "max_tokens": 500, "stream": True}
-
-    async def read() -> None:
-        async with (
-            httpx.AsyncClient(base_url=server.url, timeout=30) as client,
-            client.stream("POST", "/v1/completions", json=body) as answer,
-        ):
-            async for _ in answer.aiter_lines():
-                server.server.should_exit = True
-
-    with pytest.raises(httpx.HTTPError):
-        await read()
-    server.dead = True  # there is no engine left to look at
-    await asyncio.to_thread(server.thread.join, 20)
-    assert not server.thread.is_alive()

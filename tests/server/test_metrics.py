@@ -1,5 +1,6 @@
 """/metrics: names, values, and that nothing in there can hurt a request."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -120,6 +121,40 @@ def test_c019_a_broken_metric_does_not_reach_a_request(
     assert len(list(client.chat.completions.create(**chat_body, stream=True))) == 7
     failures = [r for r in caplog.records if "logged once" in r.msg]
     assert len(failures) == len({r.getMessage() for r in failures}) > 0
+
+
+def test_the_first_scrape_of_a_busy_server_has_all_figures_and_soon(start_server: Any) -> None:
+    server = start_server()
+    server.executor.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 3}
+        future = pool.submit(server.http().post, "/v1/completions", json=body)
+        server.eventually(lambda: server.context.lifecycle.num_answers == 1, "it is under way")
+        start = time.monotonic()
+        assert server.metric("looseleaf_kv_pool_blocks") == 256
+        assert time.monotonic() - start < 2
+        # What the engine says too late for this scrape is there for the next.
+        server.executor.gate.set()
+        assert future.result().status_code == 200
+        server.eventually(
+            lambda: server.context.metrics.engine.figures.counters.steps > 0, "fresh figures"
+        )
+
+
+def test_times_are_those_of_the_engines_clock(server: Any) -> None:
+    service = server.context.service
+    behind = 1000.0
+
+    def clock() -> float:
+        return time.monotonic() - behind
+
+    server.call(lambda engine: setattr(engine, "clock", clock))
+    service.clock = clock
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 3}
+    assert server.http().post("/v1/completions", json=body).status_code == 200
+    for name in ("request_queue_time", "request_prefill_time", "e2e_request_latency"):
+        assert 0 <= server.metric(f"vllm:{name}_seconds_sum") < 100
+    assert 0 <= server.metric("vllm:time_to_first_token_seconds_sum") < 100
 
 
 def test_a_scrape_survives_an_engine_that_does_not_answer(

@@ -1,9 +1,12 @@
 """The small routes."""
 
 import logging
+import re
 from typing import Any
 
 import pytest
+
+import looseleaf
 
 
 def test_models(start_server: Any) -> None:
@@ -34,15 +37,34 @@ def test_health_is_empty(server: Any, method: str, path: str) -> None:
 
 
 def test_version(server: Any) -> None:
-    assert set(server.http().get("/version").json()) == {"version"}
+    assert server.http().get("/version").json() == {"version": looseleaf.__version__}
 
 
 def test_the_start_is_logged_in_one_line(
     start_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "looseleaf")
+    caplog.set_level(logging.INFO)
     server = start_server()
-    (line,) = [r.getMessage() for r in caplog.records if r.name == "looseleaf.server.run"]
+    names = ("looseleaf", "uvicorn")
+    (line,) = [r.getMessage() for r in caplog.records if r.name.startswith(names)]
     assert "tiny" in line
     assert server.url in line
     assert str(server.context.memory) in line
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_requests_are_logged_if_asked_for(
+    start_server: Any, caplog: pytest.LogCaptureFixture, on: bool
+) -> None:
+    server = start_server(access_log=on)
+    caplog.set_level(logging.INFO, "looseleaf")
+    client = server.http()
+    client.get("/health", headers={"X-Request-Id": "mine"})
+    client.get("/v1/models/no%0Athing", params={"secret": "x"})
+    lines = [r.getMessage() for r in caplog.records if r.name == "looseleaf.server.middleware"]
+    if not on:
+        assert not lines
+        return
+    first, second = lines
+    assert re.fullmatch(r"GET /health 200 \d+ ms 'mine'", first)
+    assert re.fullmatch(r"GET /v1/models/no\\nthing 404 \d+ ms -", second)

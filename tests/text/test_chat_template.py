@@ -67,6 +67,31 @@ def test_c110_other_content_is_refused(content: Any, expected: str) -> None:
         rendered(LINES, {"role": "user", "content": content})
 
 
+@pytest.mark.parametrize("calls", [5, True, "x", {"a": 1}, [5], [None, {}]])
+def test_tool_calls_are_a_list_of_objects(calls: Any) -> None:
+    with pytest.raises(TemplateError, match=r"tool_calls of message 0 are not a list of objects"):
+        rendered(LINES, {"role": "assistant", "tool_calls": calls})
+
+
+@pytest.mark.parametrize("arguments", ["[" * 100_000, '{"a":' * 100_000, "{", "[1]"])
+def test_arguments_that_are_no_json_object_stay_text(arguments: str) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "tool_calls": [call]}
+    source = "{{ messages[0].tool_calls[0].function.arguments is string }}"
+    assert rendered(source, message) == "True"
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, {"x" * 10_000: 1}, ["x" * 10_000], 10**400])
+def test_c107_of_unknown_roles_and_types_little_is_repeated(value: Any) -> None:
+    for message in (
+        {"role": value, "content": ""},
+        {"role": "user", "content": [{"type": value}]},
+    ):
+        with pytest.raises(TemplateError) as caught:
+            rendered(LINES, message)
+        assert len(str(caught.value)) < 200
+
+
 def test_c111_developer_is_system() -> None:
     developer = {"role": "developer", "content": "be brief"}
     assert rendered(LINES, developer, USER) == "system: be brief;user: hi;assistant:"

@@ -61,6 +61,52 @@ def test_c129_one_bos(tokenizer: Tokenizer) -> None:
     assert BOS not in tokenizer.encode("hello", add_special=False, parse_special=True)
 
 
+def test_c129_a_chat_begins_as_its_model_wants_and_never_ends(
+    byte_level_metadata: dict[str, Any],
+) -> None:
+    for add_bos in (True, False):
+        tokenizer = with_settings(
+            byte_level_metadata, add_bos_token=add_bos, add_eos_token=True, eos_token_id=END
+        )
+        hello = tokenizer.encode("hello", add_special=False, parse_special=False)
+        assert tokenizer.encode_chat("hello") == [BOS] * add_bos + hello
+        assert tokenizer.encode_chat("<|bos|>hello") == [BOS, *hello]
+        assert tokenizer.encode_chat("hello<|im_end|>") == [BOS] * add_bos + [*hello, END]
+        assert tokenizer.encode_chat("") == [BOS] * add_bos
+
+
+@given(text=st.text(alphabet="hello w<|im_end|>é😀\n123"), add_special=st.booleans())
+def test_offsets_are_where_the_tokens_start(
+    tokenizer: Tokenizer, text: str, add_special: bool
+) -> None:
+    ids, offsets = tokenizer.encode_with_offsets(text, add_special=add_special, parse_special=True)
+    assert ids == tokenizer.encode(text, add_special=add_special, parse_special=True)
+    if add_special:
+        assert (ids.pop(0), offsets.pop(0)) == (BOS, 0)
+    for position, offset in enumerate(offsets):
+        before = tokenizer.decode(ids[:position], skip_special=False)
+        assert text[:offset] == before.rstrip("\ufffd")
+
+
+def test_offsets_of_tokens_that_were_added(
+    byte_level_metadata: dict[str, Any], sentencepiece_tokenizer: Tokenizer
+) -> None:
+    tokenizer = with_settings(byte_level_metadata, add_eos_token=True)
+    assert tokenizer.encode_with_offsets("he w", add_special=True, parse_special=False) == (
+        [BOS, *tokenizer.encode("he w", add_special=False, parse_special=False), END],
+        [0, 0, 2, 4],
+    )
+    ids, offsets = sentencepiece_tokenizer.encode_with_offsets(
+        "<s>leading x", add_special=True, parse_special=True
+    )
+    names = [sentencepiece_tokenizer.token_str(token_id) for token_id in ids]
+    assert list(zip(names, offsets, strict=True)) == [("<s>", 0), ("▁leading", 3), ("▁x", 10)]
+
+
+def test_the_longest_token(tokenizer: Tokenizer) -> None:
+    assert tokenizer.longest_token_bytes == len("<|im_end|>")
+
+
 def test_eos_is_added_once_where_the_model_asks(byte_level_metadata: dict[str, Any]) -> None:
     tokenizer = with_settings(byte_level_metadata, add_eos_token=True, add_bos_token=False)
     for text in ("he", "he<|im_end|>"):

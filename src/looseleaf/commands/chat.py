@@ -12,6 +12,8 @@ from looseleaf.commands.options import (
     from_utf8,
     sampling_params,
 )
+from looseleaf.core.errors import CapacityError
+from looseleaf.core.request import SamplingParams
 from looseleaf.engine.build import build
 from looseleaf.engine.llm import LLM
 
@@ -38,21 +40,46 @@ def run(options: argparse.Namespace) -> None:
     with LLM(stack=build(engine_settings(options))) as llm:
         while (line := _ask()) is not None:
             messages.append({"role": "user", "content": line})
-            prompt = llm.chat_tokens(llm.stack.chat_template.render(messages))
-            answer, turn = "", None
-            for group, delta in llm.stream(prompt, params):
-                turn = group
-                answer += delta.text
-                sys.stdout.write(delta.text)
-                sys.stdout.flush()
-            print()
-            messages.append({"role": "assistant", "content": answer})
-            if options.verbose and turn is not None:
-                print(
-                    f"[{turn.num_prompt_tokens} prompt tokens, {turn.num_cached_tokens} of them "
-                    f"reused; {turn.num_output_tokens} generated]",
-                    file=sys.stderr,
+            try:
+                messages.append(
+                    {"role": "assistant", "content": _turn(llm, messages, params, options)}
                 )
+            except CapacityError as error:
+                if not sys.stdin.isatty():
+                    raise
+                messages.pop()
+                print(f"looseleaf: {error}; or start a new conversation", file=sys.stderr)
+
+
+def _turn(
+    llm: LLM,
+    messages: list[dict[str, Any]],
+    params: SamplingParams,
+    options: argparse.Namespace,
+) -> str:
+    """Print one answer as it comes; Ctrl-C ends the answer and keeps what there is of it."""
+    prompt = llm.chat_tokens(llm.stack.chat_template.render(messages))
+    answer, turn = "", None
+    stream = llm.stream(prompt, params, continues_text=False)
+    try:
+        for group, delta in stream:
+            turn = group
+            answer += delta.text
+            sys.stdout.write(delta.text)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+    finally:
+        stream.close()
+    print()
+    if options.verbose and turn is not None:
+        print(
+            f"[{turn.num_prompt_tokens} prompt tokens, {turn.num_cached_tokens} of them reused; "
+            f"{turn.num_output_tokens} generated]",
+            file=sys.stderr,
+        )
+    return answer
 
 
 def _ask() -> str | None:

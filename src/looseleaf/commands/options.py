@@ -34,7 +34,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     memory.add_argument(
         "--kv-cache-memory",
-        type=_memory,
+        type=memory_size,
         metavar="SIZE",
         help="memory for the KV cache, like 2GiB (default: 40%% of what is available, at most what "
         "--max-num-seqs full-length requests could use)",
@@ -167,7 +167,8 @@ def print_json(value: Any) -> None:
     print(text)
 
 
-def _memory(text: str) -> int:
+def memory_size(text: str) -> int:
+    """For `type=` of an option."""
     try:
         return parse_bytes(text)
     except LooseleafError as error:

@@ -4,25 +4,36 @@ import argparse
 import signal
 import sys
 
-from looseleaf.commands.options import DEFAULTS, add_engine, engine_settings
+from looseleaf.commands.options import DEFAULTS, add_engine, engine_settings, memory_size
+from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
+from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES
+from looseleaf.server.run import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    DEFAULT_SHUTDOWN_SECONDS,
+    bind,
+    run_server,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         nargs="?",
-        default=DEFAULTS.model,
-        help="a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE]",
+        metavar="MODEL",
+        help=f"a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE] (default: "
+        f"{DEFAULTS.model})",
     )
+    parser.add_argument("--model", "-m", dest="model_option", help="the same, as an option")
     http = parser.add_argument_group("server")
-    http.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    http.add_argument("--port", type=_port, default=8000, help="0 picks a free one")
+    http.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
+    http.add_argument("--port", type=_port, default=DEFAULT_PORT, help="0 picks a free one")
     http.add_argument(
         "--served-model-name",
         nargs="+",
         metavar="NAME",
-        help="names that requests may use for the model (default: MODEL)",
+        help="names that requests may use for the model (default: MODEL, which stands before this)",
     )
     http.add_argument(
         "--log-level",
@@ -30,22 +41,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="info",
         help="how much to log",
     )
+    http.add_argument(
+        "--enable-log-requests", action="store_true", help="log a line for each request"
+    )
+    http.add_argument(
+        "--max-body-bytes",
+        type=memory_size,
+        default=DEFAULT_MAX_BODY_BYTES,
+        metavar="SIZE",
+        help="largest request body, such as 16MiB",
+    )
+    http.add_argument(
+        "--shutdown-timeout",
+        type=int,
+        default=DEFAULT_SHUTDOWN_SECONDS,
+        metavar="SECONDS",
+        help="how long open requests may go on after SIGTERM",
+    )
     add_engine(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    from looseleaf.server.run import run_server
-
-    stack = build(engine_settings(options))
+    if options.model is not None and options.model_option is not None:
+        raise LooseleafError("the model is given twice: as MODEL and with --model; leave out one")
+    given = options.model_option if options.model is None else options.model
+    options.model = DEFAULTS.model if given is None else given
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    run_server(
-        stack,
-        model_names=options.served_model_name or [options.model],
-        host=options.host,
-        port=options.port,
-        log_level=options.log_level,
-    )
+    # Before the model is loaded for nothing.
+    with bind(options.host, options.port) as listener:
+        stack = build(engine_settings(options))
+        run_server(
+            stack,
+            model_names=options.served_model_name or [options.model],
+            host=options.host,
+            port=options.port,
+            log_level=options.log_level,
+            access_log=options.enable_log_requests,
+            max_body_bytes=options.max_body_bytes,
+            shutdown_seconds=options.shutdown_timeout,
+            sockets=[listener],
+        )
 
 
 def _port(text: str) -> int:

@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--messages",
         action="store_true",
-        help="standard input is a JSON list of chat messages: tokenize the prompt they become",
+        help="standard input is a JSON list of chat messages: tokenize the prompt they become, as "
+        "the server does",
     )
     add_json(parser)
 
@@ -43,9 +44,11 @@ def run(options: argparse.Namespace) -> None:
         if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
             raise LooseleafError("the messages are not a list of objects; write [{...}, ...]")
         prompt = text.chat_template.render(messages)
-    tokens = text.tokenizer.encode(
-        prompt, add_special=options.add_special, parse_special=options.parse_special
-    )
+        tokens = text.tokenizer.encode_chat(prompt)
+    else:
+        tokens = text.tokenizer.encode(
+            prompt, add_special=options.add_special, parse_special=options.parse_special
+        )
     strings = [text.tokenizer.token_str(token_id) for token_id in tokens]
     if options.json:
         result = {

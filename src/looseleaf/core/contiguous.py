@@ -104,12 +104,9 @@ class ContiguousTables:
         """The length that the rule reserves for this request, in tokens."""
         if self.rule == "max":
             return self.max_model_len
-        total = min(request.expected_tokens or request.max_total_tokens, request.max_total_tokens)
-        if total <= request.num_tokens:
-            total = request.max_total_tokens  # the assumption proved wrong
         if self.rule == "oracle":
-            return total
-        output = next_power_of_two(total - request.num_prompt_tokens)
+            return request.max_total_tokens
+        output = next_power_of_two(request.max_total_tokens - request.num_prompt_tokens)
         return min(request.num_prompt_tokens + output, self.max_model_len)
 
     def num_blocks_needed(self, request: Request) -> int:
@@ -128,8 +125,7 @@ class ContiguousTables:
     ) -> Reservation | None:
         region = self._regions.get(request.request_id)
         if region is not None:
-            # A sequence that outgrows what its rule assumed is moved by preempting it.
-            return NOTHING_NEW if num_tokens <= region[1] * self.block_size else None
+            return NOTHING_NEW  # it was taken for all that the sequence may ever store
         length = blocks_for(self.reserved_tokens(request), self.block_size)
         start = self.buddy.allocate(length)
         if start is None:

@@ -51,7 +51,7 @@ def root_key(secret: bytes, extra: ExtraKeys) -> BlockKey:
     digest = hashlib.sha256(secret)
     for pair in extra:
         for text in pair:
-            data = text.encode()
+            data = text.encode(errors="surrogatepass")
             digest.update(len(data).to_bytes(8, "little"))
             digest.update(data)
     return BlockKey(digest.digest(), None, (), extra)

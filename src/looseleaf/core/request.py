@@ -85,7 +85,6 @@ class Request:
     has computed the prompt for all of them.
 
     `stop_token_ids` are all ids that end it (the model's own end tokens included, unless ignored).
-    `expected_tokens` is what a reservation allocator assumes prompt and output will come to.
     """
 
     request_id: RequestId
@@ -96,7 +95,6 @@ class Request:
     priority: int = 0
     extra_keys: ExtraKeys = ()
     stop_token_ids: frozenset[int] = frozenset()
-    expected_tokens: int | None = None
     sample_index: int = 0
     children: tuple["Request", ...] = ()
 

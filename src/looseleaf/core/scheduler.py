@@ -66,8 +66,7 @@ class Scheduler:
         Raises CapacityError if it can never run, as `set_limits` does.
         """
         self.set_limits(request)
-        for member in (request, *request.children):
-            self._register(member)
+        self._register(request, *request.children)
         for child in request.children:
             child.parent_id = request.request_id
             child.status = Status.HELD
@@ -124,7 +123,9 @@ class Scheduler:
         begins = child.token_ids[:computed] == parent.token_ids[:computed]
         if not begins or child.num_tokens <= computed:
             raise ValueError("a fork has its parent's computed tokens and at least one more")
-        self._set_limit(child)
+        if child.extra_keys != parent.extra_keys or child.children:
+            raise ValueError("a fork has its parent's extra keys and no further samples")
+        self.set_limits(child)
         self._register(child)
         self._start_fork(parent, child)
 
@@ -190,7 +191,8 @@ class Scheduler:
             self._dropped.extend(step.finished)
             for sequence in step.sequences:
                 request = self.requests.get(sequence.request_id)
-                if request is not None and request.status is Status.RUNNING:
+                if request is not None:
+                    request.num_computed_tokens = 0  # its copies may not have been made
                     self._preempt(request)
 
     # What `schedule` consists of.
@@ -206,16 +208,15 @@ class Scheduler:
             if num_tokens == 0:
                 builder.curb(request)
                 continue
-            reservation = self._reserve_or_preempt(
-                request, request.num_computed_tokens + num_tokens
-            )
-            if reservation is None:
-                return
-            if request.request_id in self._unsent_tables:
-                # Executors know nothing of a fork until it is first scheduled.
-                self._unsent_tables.remove(request.request_id)
-                table = self.allocator.table(request.request_id)
-                reservation = Reservation(0, table, reservation.copies)
+            target = request.num_computed_tokens + num_tokens
+            reservation = self._reserve(request, target)
+            while reservation is None:
+                # The first one never has to go: alone it fits, or `add` would have refused it.
+                victim = self.running[-1]
+                self._preempt(victim)
+                if victim is request:
+                    return
+                reservation = self._reserve(request, target)
             builder.plan(request, num_tokens, reservation)
 
     def _schedule_waiting(self, builder: StepBuilder, now: float) -> None:
@@ -230,11 +231,14 @@ class Scheduler:
             match = self.allocator.match(request)
             pending = self.allocator.pending_keys(request, match)
             common = self.leaders.common(pending)
-            if common is not None:
+            if common is not None and not outranks(self.config.policy, request, common[0]):
                 del self.waiting[position]
                 self._hold(request, *common)
                 continue
-            num_tokens = builder.allowance(request.num_tokens - match.num_tokens)
+            missing = request.num_tokens - match.num_tokens
+            num_tokens = builder.allowance(missing)
+            if num_tokens == 0 and self._outranks_last(request):
+                num_tokens = min(missing, builder.budget)  # whoever has the share is less urgent
             if num_tokens == 0 and position < MAX_PASSED:
                 position += 1  # the long prompts' share is used up; shorter ones pass
                 continue
@@ -259,21 +263,17 @@ class Scheduler:
             done = request.num_computed_tokens + num_planned
             more = min(builder.budget, request.num_tokens - done)
             if more > 0:
-                reservation = self.allocator.reserve(request, done + more)
+                reservation = self._reserve(request, done + more)
                 if reservation is not None:
                     builder.extend(request, more, reservation)
 
-    def _reserve_or_preempt(self, request: Request, num_tokens: int) -> Reservation | None:
-        """None if `request` was itself the last one and had to go. The first one never has to:
-        alone it fits, or `add` would have refused it."""
+    def _reserve(self, request: Request, num_tokens: int) -> Reservation | None:
         reservation = self.allocator.reserve(request, num_tokens)
-        while reservation is None:
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is request:
-                return None
-            reservation = self.allocator.reserve(request, num_tokens)
-        return reservation
+        if reservation is None or request.request_id not in self._unsent_tables:
+            return reservation
+        # Executors know nothing of a fork until it is first scheduled.
+        self._unsent_tables.remove(request.request_id)
+        return Reservation(0, self.allocator.table(request.request_id), reservation.copies)
 
     def _has_room(self, request: Request, builder: StepBuilder) -> bool:
         if not self.running:
@@ -299,12 +299,16 @@ class Scheduler:
 
     def _make_way(self, request: Request, builder: StepBuilder) -> bool:
         """Preempt the last running request for one that outranks it."""
-        if not self.running or not outranks(self.config.policy, request, self.running[-1]):
+        if not self._outranks_last(request):
             return False
         victim = self.running[-1]
-        builder.unplan(victim)
+        if builder.unplan(victim):
+            victim.num_computed_tokens = 0  # a copy that holds some of them will not be made
         self._preempt(victim)
         return True
+
+    def _outranks_last(self, request: Request) -> bool:
+        return bool(self.running) and outranks(self.config.policy, request, self.running[-1])
 
     # Transitions of one request.
 
@@ -318,12 +322,14 @@ class Scheduler:
             )
         request.max_total_tokens = prompt + (room if wanted is None else min(wanted, room))
 
-    def _register(self, request: Request) -> None:
-        if request.request_id in self.requests:
-            raise ValueError(f"request id {request.request_id!r} is in use")
-        self._num_added += 1
-        request.arrival_index = self._num_added
-        self.requests[request.request_id] = request
+    def _register(self, *requests: Request) -> None:
+        for request in requests:
+            if request.request_id in self.requests:
+                raise ValueError(f"request id {request.request_id!r} is in use")
+        for request in requests:
+            self._num_added += 1
+            request.arrival_index = self._num_added
+            self.requests[request.request_id] = request
 
     def _admit(self, request: Request, match: Match, now: float) -> None:
         request.status = Status.RUNNING

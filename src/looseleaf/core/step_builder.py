@@ -52,15 +52,16 @@ class StepBuilder:
         if num_tokens < num_missing or request.children:
             self._promise(request, request.num_computed_tokens + num_tokens, 1)
 
-    def unplan(self, request: Request) -> None:
-        """Undo `plan`, as if the request had never been in this step."""
+    def unplan(self, request: Request) -> bool:
+        """Undo `plan`, as if the request had never been in this step. True if it had copies."""
         plan = self._plans.pop(request.request_id, None)
         if plan is None:
-            return
+            return False
         self.budget += plan.num_tokens
         if request.num_tokens - request.num_computed_tokens > self._long_limit:
             self._long_budget += plan.num_tokens
         self._promise(request, request.num_computed_tokens + plan.num_tokens, -1)
+        return bool(plan.reservation.copies)
 
     def outlook(self, request: Request, num_stored: int) -> tuple[int, int]:
         """(blocks, seats) that a request with room for `num_stored` tokens will need before it

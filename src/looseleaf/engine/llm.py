@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -126,7 +126,7 @@ class LLM:
 
     def chat_tokens(self, prompt: str) -> list[int]:
         """Token ids of a rendered chat template, which spells its special tokens itself."""
-        return self.stack.tokenizer.encode(prompt, add_special=True, parse_special=True)
+        return self.stack.tokenizer.encode_chat(prompt)
 
     def stream(
         self,
@@ -134,7 +134,7 @@ class LLM:
         params: SamplingParams,
         *,
         continues_text: bool = True,
-    ) -> Iterator[tuple[Group, Delta]]:
+    ) -> Generator[tuple[Group, Delta], None, None]:
         """The answer to one prompt piece by piece; closing the iterator aborts it. Several may be
         read in turn. `continues_text` keeps a first space, as a text that goes on needs it."""
         group = self._group(prompt_token_ids, params, 0, continues_text)

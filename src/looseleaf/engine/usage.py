@@ -14,9 +14,8 @@ class Usage:
 
     The split of waste is the paper's (Kwon et al., SOSP 2023, section 2.2): *reserved* slots will
     be used by the sequences that hold them, *internal* ones never will, *external* ones are lost
-    to the rounding of a region. Sequences are taken to grow to `expected_tokens`, or else to
-    `max_tokens`. `sequence_tokens` adds up every sequence's own length, so it passes `stored`
-    where blocks are shared.
+    to the rounding of a region. Sequences are taken to grow to `max_tokens`. `sequence_tokens` adds
+    up every sequence's own length, so it passes `stored` where blocks are shared.
     """
 
     total: int
@@ -69,7 +68,7 @@ def usage(allocator: KVAllocator, requests: list[Request]) -> Usage:
     for request in requests:
         table = allocator.table(request.request_id)
         stored = min(request.num_computed_tokens, len(table) * size)
-        last = max(stored, (request.expected_tokens or request.max_total_tokens) - 1)
+        last = max(stored, request.max_total_tokens - 1)
         lengths += stored
         entries += len(table)
         for i, block_id in enumerate(table):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
@@ -68,6 +69,7 @@ class ReferenceExecutor:
             program.num_layers, program.num_kv_heads, program.head_dim, num_blocks, block_size
         )
         self._last_uses = program.last_uses()
+        self._blas = ThreadpoolController()
 
     def execute(self, step: Step) -> StepResult:
         start = perf_counter()
@@ -87,10 +89,13 @@ class ReferenceExecutor:
         self._check_tokens(batch)
         run = _Run(self._weights, self._kv, batch)
         if len(batch.token_ids):
-            for op, unused in zip(self.program.ops, self._last_uses, strict=True):
-                _OPS[type(op)](run, op)
-                for buffer_id in unused:
-                    del run.buffers[buffer_id]
+            # Threads of BLAS wait for each other at every small product: where anything else runs
+            # on the machine, that costs several times what they gain.
+            with self._blas.limit(limits=1, user_api="blas"):
+                for op, unused in zip(self.program.ops, self._last_uses, strict=True):
+                    _OPS[type(op)](run, op)
+                    for buffer_id in unused:
+                        del run.buffers[buffer_id]
         return run.logits, batch
 
     def close(self) -> None:

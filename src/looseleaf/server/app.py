@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from importlib import metadata
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -12,13 +11,25 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from looseleaf import __version__
 from looseleaf.core.errors import LooseleafError
+from looseleaf.engine.service import EngineDeadError
 from looseleaf.server.chat import chat_completions
 from looseleaf.server.completions import completions
 from looseleaf.server.context import ServerContext
-from looseleaf.server.errors import ApiError, ClientGoneError, from_looseleaf, internal_error
+from looseleaf.server.errors import (
+    ApiError,
+    ClientGoneError,
+    from_looseleaf,
+    internal_error,
+    unavailable,
+)
+from looseleaf.server.middleware import (
+    AccessLogMiddleware,
+    AdmissionMiddleware,
+    RequestIdMiddleware,
+)
 from looseleaf.server.protocol import ModelCard, ModelList
 from looseleaf.server.stream import json_response
 
@@ -27,24 +38,29 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-MAX_REQUEST_ID_BYTES = 256
-
 _CLIENT_CLOSED_REQUEST = 499
 
 
-def create_app(context: ServerContext) -> Starlette:
+def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette:
     """The application; the engine runs as long as it does."""
+    middleware = [
+        Middleware(RequestIdMiddleware),
+        Middleware(AdmissionMiddleware, lifecycle=context.lifecycle),
+    ]
+    if access_log:
+        middleware.insert(0, Middleware(AccessLogMiddleware))
 
     def route(path: str, handler: Handler, *methods: str, prompt_param: str = "prompt") -> Route:
         return Route(path, _endpoint(context, handler, prompt_param), methods=list(methods))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        context.service.start()
+        context.lifecycle.start()
         try:
+            await context.metrics.refresh(context.service)
             yield
         finally:
-            await context.service.stop()
+            await context.lifecycle.stop()
 
     return Starlette(
         routes=[
@@ -58,7 +74,7 @@ def create_app(context: ServerContext) -> Starlette:
             route("/metrics", metrics, "GET"),
         ],
         lifespan=lifespan,
-        middleware=[Middleware(RequestIdMiddleware)],
+        middleware=middleware,
         exception_handlers={HTTPException: _http_exception, Exception: _unexpected},
     )
 
@@ -75,23 +91,16 @@ async def show_model(context: ServerContext, request: Request) -> Response:
 
 
 async def health(context: ServerContext, request: Request) -> Response:
-    return Response(status_code=200 if context.service.failure is None else 503)
+    return Response(status_code=200 if context.lifecycle.healthy else 503)
 
 
 async def version(context: ServerContext, request: Request) -> Response:
-    return json_response({"version": package_version()})
+    return json_response({"version": __version__})
 
 
 async def metrics(context: ServerContext, request: Request) -> Response:
     body = await context.metrics.scrape(context.service)
     return Response(body, headers={"content-type": CONTENT_TYPE_LATEST})
-
-
-def package_version() -> str:
-    try:
-        return metadata.version("looseleaf")
-    except metadata.PackageNotFoundError:
-        return "unknown"  # run from a source tree that was not installed
 
 
 def _model_card(context: ServerContext, name: str) -> ModelCard:
@@ -111,6 +120,8 @@ def _endpoint(context: ServerContext, handler: Handler, prompt_param: str) -> En
             return await handler(context, request)
         except ApiError as error:
             return error.response()
+        except EngineDeadError:
+            return unavailable(context.service).response()
         except LooseleafError as error:
             return from_looseleaf(error, prompt_param).response()
         except ClientGoneError:
@@ -138,25 +149,3 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     return internal_error().response()
-
-
-class RequestIdMiddleware:
-    """Gives a client its own X-Request-Id back. It is used for nothing else."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = None
-        if scope["type"] == "http":
-            request_id = dict(scope["headers"]).get(b"x-request-id")
-        if request_id is None or len(request_id) > MAX_REQUEST_ID_BYTES:
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)

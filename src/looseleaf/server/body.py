@@ -23,7 +23,7 @@ still sending would otherwise see a broken connection in place of the answer."""
 MAX_LOGGED_NAMES = 256
 
 THREAD_BYTES = 32 * 2**10
-"""From this size on a body is decoded and tokenized in a thread."""
+"""A body with more than that is decoded and tokenized in a thread."""
 
 # Fields that would change the answer, each with the values that ask for nothing. Null always does.
 NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -147,7 +147,7 @@ def _log_unknown(names: set[str]) -> None:
 
 
 async def off_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function`, in a thread if it has much to do: the event loop must not wait for it."""
+    """Call `function`, in a thread if `size` is above THREAD_BYTES: the event loop never waits."""
     if size > THREAD_BYTES:
         return await asyncio.to_thread(function, *args, **kwargs)
     return function(*args, **kwargs)

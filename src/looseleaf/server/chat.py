@@ -18,7 +18,6 @@ from looseleaf.server.errors import invalid
 from looseleaf.server.generation import Generation
 from looseleaf.server.logprobs import chat_logprobs
 from looseleaf.server.protocol import (
-    MAX_LOGPROBS,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -57,13 +56,16 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
     """Everything up to the engine. Waits for nothing and may run in any thread."""
     fields = decode(body, ChatRequest)
     context.check_model(fields.model)
+    if fields.top_logprobs and not fields.logprobs:
+        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    newer = fields.max_completion_tokens is not None
     params = fields.sampling_params(
-        max_tokens=(
-            fields.max_tokens
-            if fields.max_completion_tokens is None
-            else fields.max_completion_tokens
-        ),
-        logprobs=_num_logprobs(fields),
+        max_tokens=fields.max_completion_tokens if newer else fields.max_tokens,
+        logprobs=fields.top_logprobs if fields.logprobs else None,
+        names={
+            "logprobs": "top_logprobs",
+            "max_tokens": "max_completion_tokens" if newer else "max_tokens",
+        },
     )
     extra_keys = fields.extra_keys()
     if "chat_template" in fields.chat_template_kwargs:
@@ -89,34 +91,11 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         extra=fields.chat_template_kwargs,
     )
     context.check_length(prompt, "messages")
-    return Prepared(fields, encode_chat(context.tokenizer, prompt, fields), params, extra_keys)
-
-
-def encode_chat(tokenizer: Tokenizer, prompt: str, fields: ChatRequest) -> list[int]:
-    """The rendered prompt's ids, with exactly one BOS where the model wants one.
-
-    Most templates write it. The end token that some models add to a text never belongs here:
-    the answer goes on from the prompt.
-    """
-    if fields.add_special_tokens:
-        return tokenizer.encode(prompt, add_special=True, parse_special=True)
-    token_ids = tokenizer.encode(prompt, add_special=False, parse_special=True)
-    bos = tokenizer.bos_token_id
-    wanted = tokenizer.add_bos and fields.add_special_tokens is None
-    if wanted and bos is not None and token_ids[:1] != [bos]:
-        return [bos, *token_ids]
-    return token_ids
-
-
-def _num_logprobs(fields: ChatRequest) -> int | None:
-    top = fields.top_logprobs
-    if not 0 <= top <= MAX_LOGPROBS:
-        raise invalid(
-            f"top_logprobs is {top}, but it must be between 0 and {MAX_LOGPROBS}", "top_logprobs"
-        )
-    if top and not fields.logprobs:
-        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
-    return top if fields.logprobs else None
+    if fields.add_special_tokens is False:
+        token_ids = context.tokenizer.encode(prompt, add_special=False, parse_special=True)
+    else:
+        token_ids = context.tokenizer.encode_chat(prompt)
+    return Prepared(fields, token_ids, params, extra_keys)
 
 
 class ChatFormat:

@@ -16,10 +16,9 @@ from looseleaf.server.body import decode, off_loop, read_body
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import invalid
 from looseleaf.server.generation import Generation
-from looseleaf.server.logprobs import CompletionLogprobsWriter
+from looseleaf.server.logprobs import CompletionLogprobsWriter, Echo, prompt_logprobs
 from looseleaf.server.protocol import (
     MAX_CHOICES,
-    MAX_LOGPROBS,
     Completion,
     CompletionChoice,
     CompletionLogprobs,
@@ -35,11 +34,13 @@ Prompt = str | list[int]
 
 
 class Prepared(NamedTuple):
+    """`echoes` are there if they were asked for, one for each prompt."""
+
     fields: CompletionRequest
-    prompts: list[Prompt]
     token_ids: list[list[int]]
     params: SamplingParams
     extra_keys: ExtraKeys
+    echoes: list[Echo]
 
 
 async def completions(context: ServerContext, request: Request) -> Response:
@@ -61,11 +62,6 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
     """Everything up to the engine. Waits for nothing and may run in any thread."""
     fields = decode(body, CompletionRequest)
     context.check_model(fields.model)
-    if fields.logprobs is not None and not 0 <= fields.logprobs <= MAX_LOGPROBS:
-        raise invalid(
-            f"logprobs is {fields.logprobs}, but it must be between 0 and {MAX_LOGPROBS}",
-            "logprobs",
-        )
     if fields.echo and fields.logprobs:
         raise invalid(
             "echo with logprobs above 0 is not supported: of the prompt's tokens only their own "
@@ -94,14 +90,31 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
     for prompt in prompts:
         if isinstance(prompt, str):
             context.check_length(prompt, "prompt")
+    tokens = [_tokens(context.tokenizer, prompt, fields) for prompt in prompts]
+    return Prepared(
+        fields,
+        [token_ids for token_ids, _ in tokens],
+        params,
+        extra_keys,
+        [echo for _, echo in tokens if echo is not None],
+    )
+
+
+def _tokens(
+    tokenizer: Tokenizer, prompt: Prompt, fields: CompletionRequest
+) -> tuple[list[int], Echo | None]:
+    """A text is echoed as it came; token ids as the text that an answer of them would be."""
+    if not isinstance(prompt, str):
+        skip_special = fields.skip_special_tokens
+        return prompt, Echo.of(tokenizer, prompt, skip_special) if fields.echo else None
     add_special = fields.add_special_tokens is not False
-    token_ids = [
-        context.tokenizer.encode(prompt, add_special=add_special, parse_special=True)
-        if isinstance(prompt, str)
-        else prompt
-        for prompt in prompts
-    ]
-    return Prepared(fields, prompts, token_ids, params, extra_keys)
+    if not (fields.echo and fields.logprobs is not None):
+        token_ids = tokenizer.encode(prompt, add_special=add_special, parse_special=True)
+        return token_ids, Echo(prompt, []) if fields.echo else None
+    token_ids, offsets = tokenizer.encode_with_offsets(
+        prompt, add_special=add_special, parse_special=True
+    )
+    return token_ids, Echo(prompt, offsets)
 
 
 def prompts_of(value: Any, vocab_size: int) -> list[Prompt]:
@@ -143,7 +156,7 @@ class CompletionFormat:
     def __init__(self, tokenizer: Tokenizer, prepared: Prepared) -> None:
         fields = prepared.fields
         self._tokenizer = tokenizer
-        self._prompts = prepared.prompts
+        self._echoes = prepared.echoes
         self._n = fields.n
         self._echo = fields.echo
         self._logprobs = fields.logprobs is not None
@@ -206,19 +219,21 @@ class CompletionFormat:
         )
 
     def _prompt_text(self, index: int) -> str:
-        prompt = self._prompts[index // self._n]
-        if isinstance(prompt, str):
-            return prompt
-        return self._tokenizer.decode(prompt, skip_special=self._skip_special)
+        return self._echoes[index // self._n].text
 
     def _prompt_logprobs(self, generation: Generation, index: int) -> CompletionLogprobs:
         group = generation.groups[index // self._n]
-        return self._writer(index).prompt(group.prompt_token_ids, group.prompt_logprobs)
+        offsets = self._echoes[index // self._n].offsets
+        return prompt_logprobs(
+            self._tokenizer, group.prompt_token_ids, group.prompt_logprobs, offsets
+        )
 
     def _writer(self, index: int) -> CompletionLogprobsWriter:
         if index not in self._writers:
             self._writers[index] = CompletionLogprobsWriter(
-                self._tokenizer, skip_special=self._skip_special
+                self._tokenizer,
+                skip_special=self._skip_special,
+                offset=len(self._prompt_text(index)) if self._echo else 0,
             )
         return self._writers[index]
 

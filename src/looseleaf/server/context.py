@@ -8,6 +8,7 @@ from looseleaf.engine.build import Stack
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.server.errors import ApiError
+from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.tokenizer import Tokenizer
@@ -17,8 +18,9 @@ DEFAULT_MAX_BODY_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """`model_names` are the names a request may use; the first is the model's own."""
+    """`model_names` are the names a request may use for the one model; metrics have the first."""
 
+    lifecycle: Lifecycle
     service: EngineService
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -27,12 +29,6 @@ class ServerContext:
     metrics: Metrics
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     created: int = field(default_factory=lambda: int(time.time()))
-    longest_token: int = field(init=False)
-    """In bytes; no token covers more of a text than that."""
-
-    def __post_init__(self) -> None:
-        lengths = (len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size))
-        object.__setattr__(self, "longest_token", max(lengths))
 
     @classmethod
     def from_stack(
@@ -44,8 +40,10 @@ class ServerContext:
     ) -> "ServerContext":
         """Without `model_names` the model is served under its own."""
         names = tuple(model_names) or (stack.model_config.name,)
+        service = EngineService(stack.engine, stack.tokenizer)
         return cls(
-            EngineService(stack.engine, stack.tokenizer),
+            Lifecycle(service),
+            service,
             stack.tokenizer,
             stack.chat_template,
             names,
@@ -56,7 +54,8 @@ class ServerContext:
 
     def check_length(self, text: str, param: str) -> None:
         """Raises ApiError for a text so long that it need not be tokenized to be refused."""
-        at_least, limit = len(text) // self.longest_token, self.memory.max_model_len
+        at_least = len(text) // self.tokenizer.longest_token_bytes
+        limit = self.memory.max_model_len
         if at_least > limit:
             raise ApiError(
                 400,

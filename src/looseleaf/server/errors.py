@@ -1,18 +1,15 @@
 """Errors as OpenAI's clients expect them: one envelope, bounded, without tracebacks."""
 
-import dataclasses
 import re
 
 import msgspec
 from starlette.responses import Response
 
 from looseleaf.core.errors import CapacityError, LooseleafError
-from looseleaf.core.request import SamplingParams
-from looseleaf.engine.service import EngineDeadError
+from looseleaf.engine.service import EngineService
 
 MAX_MESSAGE_CHARS = 1000
 
-_SAMPLING_FIELDS = frozenset(field.name for field in dataclasses.fields(SamplingParams))
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
@@ -72,19 +69,25 @@ def engine_failed() -> ApiError:
     return ApiError(503, "the engine has failed and serves nothing until it is restarted")
 
 
+def shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down")
+
+
+def unavailable(service: EngineService) -> ApiError:
+    """What an EngineDeadError of `service` is to a client."""
+    return shutting_down() if service.failure is None else engine_failed()
+
+
 def internal_error() -> ApiError:
     return ApiError(500, "an internal error occurred; the server's log has the details")
 
 
 def from_looseleaf(error: LooseleafError, prompt_param: str) -> ApiError:
-    """What a client is told; `prompt_param` is the field that its prompt came in."""
+    """What a client is told of a prompt that cannot be used; `prompt_param` is its field."""
     message = str(error)
-    if isinstance(error, EngineDeadError):
-        return engine_failed()
     if isinstance(error, CapacityError):
         return ApiError(400, message, param=prompt_param, code="context_length_exceeded")
-    name = message.split(maxsplit=1)[0]
-    return invalid(message, name if name in _SAMPLING_FIELDS else prompt_param)
+    return invalid(message, prompt_param)
 
 
 def from_msgspec(error: msgspec.MsgspecError) -> ApiError:

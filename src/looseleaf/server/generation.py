@@ -1,7 +1,6 @@
 """The prompts of one HTTP request on their way through the engine."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -11,7 +10,9 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import FinishReason, SamplingParams
 from looseleaf.engine.groups import Delta, Group, Sample
+from looseleaf.engine.service import EngineDeadError
 from looseleaf.server.context import ServerContext
+from looseleaf.server.errors import ApiError, unavailable
 from looseleaf.server.protocol import PromptTokensDetails, Usage
 
 
@@ -70,6 +71,10 @@ class Generation:
         """In the order of the choices."""
         return list(chain.from_iterable(group.samples for group in self.groups))
 
+    def unavailable(self) -> ApiError:
+        """What a client is told of an EngineDeadError."""
+        return unavailable(self._service)
+
     def usage(self) -> Usage:
         """So far; cached tokens are known once the first token has come."""
         prompt = sum(group.num_prompt_tokens for group in self.groups)
@@ -83,7 +88,10 @@ class Generation:
         )
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
-        """All news, with the index of the choice, as it comes. Raises EngineDeadError."""
+        """All news, with the index of the choice, as it comes.
+
+        Raises EngineDeadError, also where the engine ends a sample because it is being stopped.
+        """
         if len(self.groups) == 1:
             async with aclosing(self._numbered(0)) as numbered:
                 async for item in numbered:
@@ -138,12 +146,14 @@ class Generation:
         try:
             async for delta in stream:
                 self._observe(group, meter, delta)
+                if delta.finish_reason is FinishReason.ABORT:
+                    raise EngineDeadError("the engine is being stopped")
                 yield first_index + delta.index, delta
         finally:
             await stream.aclose()
 
     def _observe(self, group: Group, meter: _Meter, delta: Delta) -> None:
-        now, arrival = time.monotonic(), group.request.arrival_time
+        now, arrival = self._service.clock(), group.request.arrival_time
         if not meter.first:
             scheduled = group.request.first_scheduled_time
             self._metrics.prompt_done(
@@ -169,7 +179,7 @@ class Generation:
         if sample.index in meter.ended:
             return
         meter.ended.add(sample.index)
-        now, first = time.monotonic(), meter.first.get(sample.index)
+        now, first = self._service.clock(), meter.first.get(sample.index)
         self._metrics.ended(
             reason,
             len(sample.token_ids),

@@ -1,18 +1,13 @@
-"""Log-probabilities in the two forms that OpenAI's API has for them."""
+"""Log-probabilities in the two forms that OpenAI's API has for them. Finite, as they come."""
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from looseleaf.core.step import TokenLogprobs
 from looseleaf.server.protocol import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from looseleaf.text.tokenizer import Tokenizer
-
-FLOOR = -9999.0
-"""In place of what JSON cannot hold: minus infinity, and not-a-number."""
-
-
-def finite(logprob: float) -> float:
-    return logprob if logprob > FLOOR else FLOOR
 
 
 def chat_logprobs(
@@ -22,7 +17,7 @@ def chat_logprobs(
     return ChatLogprobs(
         content=[
             _chat_entry(tokenizer, token_id, entry)
-            for token_id, entry in zip(token_ids, logprobs, strict=False)
+            for token_id, entry in zip(token_ids, logprobs, strict=True)
             if entry is not None
         ]
     )
@@ -36,13 +31,13 @@ def _chat_entry(tokenizer: Tokenizer, token_id: int, entry: TokenLogprobs) -> To
         top.append(
             TopLogprob(
                 token=other_data.decode(errors="replace"),
-                logprob=finite(logprob),
+                logprob=logprob,
                 bytes=list(other_data),
             )
         )
     return TokenLogprob(
         token=data.decode(errors="replace"),
-        logprob=finite(entry.logprob),
+        logprob=entry.logprob,
         bytes=list(data),
         top_logprobs=top,
     )
@@ -57,48 +52,95 @@ def token_name(tokenizer: Tokenizer, token_id: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt as the answer repeats it, and where in that text each of its tokens starts.
+
+    `offsets` are empty if they were not asked for.
+    """
+
+    text: str
+    offsets: list[int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, token_ids: Sequence[int], skip_special: bool) -> Self:
+        """The text of `token_ids` as `decode` gives it."""
+        decoder, text, offsets = _decoder(), "", []
+        drop_space = tokenizer.adds_leading_space
+        for token_id in token_ids:
+            offsets.append(len(text))
+            if skip_special and tokenizer.is_special(token_id):
+                continue
+            data = tokenizer.token_bytes(token_id)
+            if drop_space and data:
+                data, drop_space = data.removeprefix(b" "), False
+            text += decoder.decode(data)
+        return cls(text + decoder.decode(b"", final=True), offsets)
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer,
+    token_ids: Sequence[int],
+    logprobs: Sequence[float],
+    offsets: Sequence[int],
+) -> CompletionLogprobs:
+    """The lists of an echoed prompt. Nothing comes before the first token, so it has no
+    log-probability."""
+    result = _empty()
+    values = [None, *map(TokenLogprobs, logprobs)]
+    for token_id, entry, offset in zip(token_ids, values, offsets, strict=True):
+        _add(result, tokenizer, token_id, entry, offset)
+    return result
+
+
 class CompletionLogprobsWriter:
     """The lists of one choice of /v1/completions, piece by piece.
 
-    `text_offset` counts characters of the choice's text before the token, that of the prompt
-    included if it is echoed.
+    `text_offset` counts characters of the choice's text before the token; the first `offset` of
+    them are those of the prompt, if it is echoed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool, offset: int = 0) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._offset = 0
-
-    def prompt(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> CompletionLogprobs:
-        """Nothing comes before the first token, so it has no log-probability."""
-        result = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
-        values = [None, *logprobs]
-        for token_id, value in zip(token_ids, values, strict=False):
-            logprob = None if value is None else TokenLogprobs(value)
-            self._add(result, token_id, logprob)
-        return result
+        self._decoder = _decoder()
+        self._offset = offset
 
     def output(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
     ) -> CompletionLogprobs:
-        result = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
-        for token_id, entry in zip(token_ids, logprobs, strict=False):
-            self._add(result, token_id, entry)
+        result = _empty()
+        for token_id, entry in zip(token_ids, logprobs, strict=True):
+            _add(result, self._tokenizer, token_id, entry, self._offset)
+            if not (self._skip_special and self._tokenizer.is_special(token_id)):
+                data = self._tokenizer.token_bytes(token_id)
+                self._offset += len(self._decoder.decode(data))
         return result
 
-    def _add(self, result: CompletionLogprobs, token_id: int, entry: TokenLogprobs | None) -> None:
-        name = token_name(self._tokenizer, token_id)
-        result.tokens.append(name)
-        result.text_offset.append(self._offset)
-        if entry is None:
-            result.token_logprobs.append(None)
-            result.top_logprobs.append(None)
-        else:
-            result.token_logprobs.append(finite(entry.logprob))
-            top = {token_name(self._tokenizer, i): finite(value) for i, value in entry.top}
-            top.setdefault(name, finite(entry.logprob))
-            result.top_logprobs.append(top)
-        if not (self._skip_special and self._tokenizer.is_special(token_id)):
-            data = self._tokenizer.token_bytes(token_id)
-            self._offset += len(self._decoder.decode(data))
+
+def _add(
+    result: CompletionLogprobs,
+    tokenizer: Tokenizer,
+    token_id: int,
+    entry: TokenLogprobs | None,
+    offset: int,
+) -> None:
+    name = token_name(tokenizer, token_id)
+    result.tokens.append(name)
+    result.text_offset.append(offset)
+    if entry is None:
+        result.token_logprobs.append(None)
+        result.top_logprobs.append(None)
+        return
+    result.token_logprobs.append(entry.logprob)
+    top = {token_name(tokenizer, i): logprob for i, logprob in entry.top}
+    top.setdefault(name, entry.logprob)
+    result.top_logprobs.append(top)
+
+
+def _empty() -> CompletionLogprobs:
+    return CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from looseleaf.core.request import FinishReason
 from looseleaf.engine.memory import MemoryPlan
-from looseleaf.engine.service import EngineService
+from looseleaf.engine.service import EngineDeadError, EngineService
 from looseleaf.server.engine_metrics import LABELS, EngineCollector, read_figures
 
 P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
-SCRAPE_SECONDS = 5.0
+SCRAPE_SECONDS = 0.5
 """How long a scrape waits for the end of a step, before it gives the figures it has."""
 
 TTFT_BUCKETS = (
@@ -63,6 +63,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.engine = EngineCollector(model_name, memory)
         self.registry.register(self.engine)
+        self._reading: asyncio.Task[None] | None = None
         self._failed: set[str] = set()
         self._labels = (model_name, "0")
         tokens = _round_buckets(memory.max_model_len)
@@ -155,12 +156,22 @@ class Metrics:
 
     async def scrape(self, service: EngineService) -> bytes:
         """Everything in Prometheus' text format."""
+        await self.refresh(service)
+        return generate_latest(self.registry)
+
+    async def refresh(self, service: EngineService) -> None:
+        """Ask for the engine's figures; those that come too late are there for the next scrape."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(service))
+        await asyncio.wait({self._reading}, timeout=SCRAPE_SECONDS)
+
+    async def _read(self, service: EngineService) -> None:
         try:
-            async with asyncio.timeout(SCRAPE_SECONDS):
-                self.engine.figures = await service.call(read_figures)
+            self.engine.figures = await service.call(read_figures)
+        except EngineDeadError:
+            pass  # the last figures stay; who scrapes sees on /health that they do
         except Exception as error:
             logger.warning("metrics: no fresh figures of the engine: %r", error)
-        return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, LABELS, registry=self.registry).labels(*self._labels)

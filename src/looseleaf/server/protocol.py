@@ -1,9 +1,12 @@
 """What requests and answers hold. The spellings are OpenAI's, with the extras of vLLM."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import SamplingParams
 from looseleaf.server.errors import invalid
@@ -13,7 +16,6 @@ MAX_CHOICES = 1024
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 1000
 MAX_STOP_TOKEN_IDS = 128
-MAX_LOGPROBS = 20
 MAX_SALT_CHARS = 1000
 
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -47,9 +49,17 @@ class GenerationRequest(Struct, kw_only=True):
     priority: Integer = 0
 
     def sampling_params(
-        self, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: bool = False
+        self,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        prompt_logprobs: bool = False,
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> SamplingParams:
-        """Raises ApiError or LooseleafError for values that are out of range."""
+        """Raises ApiError for values that are out of range.
+
+        `names` are the request's fields for those of SamplingParams that are called otherwise.
+        """
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options needs stream: true", "stream_options")
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
@@ -57,6 +67,8 @@ class GenerationRequest(Struct, kw_only=True):
             raise invalid(
                 f"stop has {len(stop)} strings, but it may have at most {MAX_STOP_STRINGS}", "stop"
             )
+        if not all(stop):
+            raise invalid("stop has an empty string; give each at least one character", "stop")
         longest = max(map(len, stop), default=0)
         if longest > MAX_STOP_CHARS:
             raise invalid(
@@ -70,22 +82,29 @@ class GenerationRequest(Struct, kw_only=True):
                 f"{MAX_STOP_TOKEN_IDS}",
                 "stop_token_ids",
             )
-        return SamplingParams(
-            n=self.n,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            seed=_folded(self.seed),
-            max_tokens=max_tokens,
-            stop=tuple(stop),
-            stop_token_ids=frozenset(self.stop_token_ids),
-            include_stop_str_in_output=self.include_stop_str_in_output,
-            ignore_eos=self.ignore_eos,
-            skip_special_tokens=self.skip_special_tokens,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-        )
+        try:
+            return SamplingParams(
+                n=self.n,
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+                seed=_folded(self.seed),
+                max_tokens=max_tokens,
+                stop=tuple(stop),
+                stop_token_ids=frozenset(self.stop_token_ids),
+                include_stop_str_in_output=self.include_stop_str_in_output,
+                ignore_eos=self.ignore_eos,
+                skip_special_tokens=self.skip_special_tokens,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+            )
+        except LooseleafError as error:
+            # Its messages begin with the name of the parameter at fault.
+            name, _, rest = str(error).partition(" ")
+            name = names.get(name, name)
+            known = name in self.__struct_fields__
+            raise invalid(f"{name} {rest}", name if known else None) from None
 
     def extra_keys(self) -> ExtraKeys:
         """What besides its tokens must be equal for a stored block to be shared."""

@@ -1,11 +1,16 @@
 """A server on a socket, from start to stop."""
 
+import asyncio
+import errno
 import logging
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 import uvicorn
 
+from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import Stack
 from looseleaf.server.app import create_app
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
@@ -16,30 +21,126 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 DEFAULT_SHUTDOWN_SECONDS = 30
 
+BACKLOG = 2048
+CLOSING_SECONDS = 2
+"""How long the last words to a client may take when the server stops."""
+
 
 class Server(uvicorn.Server):
-    """Says what it serves, once it does. `urls` are where, which matters with port 0."""
+    """Says what it serves, once it does. `urls` are where, which matters with port 0.
 
-    def __init__(self, config: uvicorn.Config, context: ServerContext) -> None:
+    The first signal lets what runs end, for `shutdown_seconds`, while new requests get a 503. What
+    is left then, or at the second signal, ends with an error.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, context: ServerContext, shutdown_seconds: float
+    ) -> None:
         super().__init__(config)
         self.urls: list[str] = []
+        self.shutdown_seconds = shutdown_seconds
         self._context = context
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """On `sockets`, or on one of its own. Raises LooseleafError as `bind` does."""
+        await super().serve(sockets or [bind(self.config.host, self.config.port)])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.started:
             return
         names = [s.getsockname() for server in self.servers for s in server.sockets]
-        self.urls = [
-            f"http://[{name[0]}]:{name[1]}" if ":" in name[0] else f"http://{name[0]}:{name[1]}"
-            for name in names
-        ]
+        self.urls = [f"http://{_address(name[0], name[1])}" for name in names]
         logger.info(
             "serving %s at %s/v1; %s",
             ", ".join(self._context.model_names),
             "/v1, ".join(self.urls),
             self._context.memory,
         )
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        lifecycle = self._context.lifecycle
+        lifecycle.stopping = True
+        if lifecycle.num_answers:
+            logger.info(
+                "shutting down: %d requests have %.0f s to end; a second signal ends them now",
+                lifecycle.num_answers,
+                self.shutdown_seconds,
+            )
+        await self._until(
+            lambda: self.force_exit or not lifecycle.num_answers, self.shutdown_seconds
+        )
+        for server in self.servers:
+            server.close()
+        await lifecycle.stop()
+        connections = self.server_state.connections
+        for connection in list(connections):
+            connection.shutdown()
+        await self._until(lambda: not connections, CLOSING_SECONDS)
+        for connection in list(connections):  # of clients that do not read, or send half a request
+            connection.transport.abort()
+        await self._until(lambda: not connections, CLOSING_SECONDS)
+        self.force_exit = False  # all is over by now, and the application is still to be told
+        await super().shutdown(sockets)
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not condition() and loop.time() < deadline:
+            await asyncio.sleep(0.02)
+
+
+def bind(host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> socket.socket:
+    """A socket that listens, so that the address is had before a model is loaded for it.
+
+    Clients that connect early are answered once the server runs. Of several addresses of `host`
+    it is the first of IPv4, if there is one. Port 0 is any free one. Raises LooseleafError.
+    """
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:
+        raise LooseleafError(
+            f"cannot serve at {_address(host, port)}: {host!r} is not an address of this machine "
+            f"({error}); use one that is, such as {DEFAULT_HOST}, or 0.0.0.0 for all of them"
+        ) from error
+    family, kind, protocol, _, address = min(found, key=lambda item: item[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # An address of which old connections are still being closed can be had at once.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, os.name == "posix")
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise LooseleafError(
+            f"cannot serve at {_address(host, port)}: {_reason(error)}; {_advice(error)}"
+        ) from error
+    return listener
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _advice(error: OSError) -> str:
+    match error:
+        case PermissionError():
+            return "take a port of 1024 or above"
+        case OSError(errno=errno.EADDRINUSE):
+            return "stop what is serving there, or take another port (0 is any free one)"
+        case _:
+            return f"take a host that is an address of this machine, such as {DEFAULT_HOST}"
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def make_server(
@@ -49,23 +150,27 @@ def make_server(
     port: int = DEFAULT_PORT,
     log_level: str = "info",
     access_log: bool = False,
-    shutdown_seconds: int = DEFAULT_SHUTDOWN_SECONDS,
+    shutdown_seconds: float = DEFAULT_SHUTDOWN_SECONDS,
 ) -> Server:
     """A server that is not running yet; `Server.run` blocks until `should_exit` is set.
 
-    Port 0 is any free one. After a signal, requests have `shutdown_seconds` to end.
+    `host` and `port` are where, unless `run` is given sockets. With `access_log` each request is
+    logged in one line. After a signal, requests have `shutdown_seconds` to end.
     """
     config = uvicorn.Config(
-        create_app(context),
+        create_app(context, access_log=access_log),
         host=host,
         port=port,
-        log_level=log_level,
-        access_log=access_log,
+        backlog=BACKLOG,
+        lifespan="on",
+        # What it says below that, we say ourselves.
+        log_level="error" if log_level == "error" else "warning",
+        access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=shutdown_seconds,
+        timeout_graceful_shutdown=CLOSING_SECONDS,
         log_config=None,
     )
-    return Server(config, context)
+    return Server(config, context, shutdown_seconds)
 
 
 def run_server(
@@ -74,14 +179,16 @@ def run_server(
     model_names: Sequence[str] = (),
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
+    sockets: Sequence[socket.socket] | None = None,
     log_level: str = "info",
     access_log: bool = False,
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-    shutdown_seconds: int = DEFAULT_SHUTDOWN_SECONDS,
+    shutdown_seconds: float = DEFAULT_SHUTDOWN_SECONDS,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
-    Logging is the caller's to set up. Raises SystemExit if the address cannot be had.
+    On `sockets`, as `bind` makes them, or else on `host` and `port`: then raises LooseleafError if
+    that address cannot be had. Logging is the caller's to set up.
     """
     context = ServerContext.from_stack(stack, model_names, max_body_bytes=max_body_bytes)
     make_server(
@@ -91,4 +198,4 @@ def run_server(
         log_level=log_level,
         access_log=access_log,
         shutdown_seconds=shutdown_seconds,
-    ).run()
+    ).run(sockets=list(sockets) if sockets else None)

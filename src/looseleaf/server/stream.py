@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from looseleaf.core.request import FinishReason
 from looseleaf.engine.groups import Delta
 from looseleaf.engine.service import EngineDeadError
-from looseleaf.server.errors import ApiError, ClientGoneError, engine_failed, internal_error
+from looseleaf.server.errors import ApiError, ClientGoneError, internal_error
 from looseleaf.server.generation import Generation
 from looseleaf.server.protocol import GenerationRequest, Usage
 
@@ -109,7 +109,7 @@ async def events(
         if include_usage:
             yield sse(form.chunk([], generation.usage()))
     except EngineDeadError:
-        yield sse(engine_failed().body())
+        yield sse(generation.unavailable().body())
         return
     except ApiError as error:
         yield sse(error.body())

@@ -6,6 +6,9 @@ from typing import Any
 
 from looseleaf.text.errors import TemplateError
 
+MAX_NAMED_CHARS = 40
+"""An unknown role or kind of content is named up to here."""
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -16,7 +19,8 @@ def normalized(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     their concatenation. Arguments of tool calls, JSON text in the OpenAI protocol, become the
     object that templates expect. Other keys are left for the template.
 
-    Raises TemplateError for unknown roles and for content other than text.
+    Raises TemplateError for unknown roles, for content other than text and for tool calls that are
+    not a list of objects. What it repeats of a message is short.
     """
     return [_normalized(index, message) for index, message in enumerate(messages)]
 
@@ -25,7 +29,7 @@ def _normalized(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         raise TemplateError(
-            f"message {index} has role {role!r}; the known roles are {', '.join(ROLES)}"
+            f"message {index} has role {_brief(role)}; the known roles are {', '.join(ROLES)}"
         )
     result = {
         **message,
@@ -33,8 +37,17 @@ def _normalized(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
         "content": _text(index, message.get("content")),
     }
     if message.get("tool_calls"):
-        result["tool_calls"] = [_with_argument_object(call) for call in message["tool_calls"]]
+        result["tool_calls"] = _tool_calls(index, message["tool_calls"])
     return result
+
+
+def _brief(value: Any) -> str:
+    """`value` as an error may name it: an error never carries a client's input back to it."""
+    if value is None or (isinstance(value, str) and len(value) <= MAX_NAMED_CHARS):
+        return repr(value)
+    if isinstance(value, str):
+        return repr(f"{value[:MAX_NAMED_CHARS]}...")
+    return f"<{type(value).__name__}>"
 
 
 def _text(index: int, content: Any) -> str:
@@ -55,12 +68,21 @@ def _part_text(index: int, part: Any) -> str:
     if kind == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     raise TemplateError(
-        f"message {index} has a content part of type {kind!r}; this model reads text only: "
+        f"message {index} has a content part of type {_brief(kind)}; this model reads text only: "
         'send parts like {"type": "text", "text": "..."}'
     )
 
 
-def _with_argument_object(call: Any) -> Any:
+def _tool_calls(index: int, calls: Any) -> list[Mapping[str, Any]]:
+    if not (isinstance(calls, list | tuple) and all(isinstance(c, Mapping) for c in calls)):
+        raise TemplateError(
+            f"the tool_calls of message {index} are not a list of objects; send a list of objects "
+            'like {"type": "function", "function": {"name": ..., "arguments": ...}}'
+        )
+    return [_with_argument_object(call) for call in calls]
+
+
+def _with_argument_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     match call:
         case {"function": {"arguments": str(text), **function}}:
             arguments = _object_or_none(text)
@@ -70,9 +92,10 @@ def _with_argument_object(call: Any) -> Any:
 
 
 def _object_or_none(text: str) -> dict[str, Any] | None:
-    """None for anything but a JSON object: a model may have written broken JSON in its turn."""
+    """None for anything but a JSON object: a model may have written broken JSON in its turn, and
+    JSON that is nested too deeply is as good as broken."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -1,6 +1,7 @@
 """Text to token ids and back, built from the metadata of a GGUF file."""
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Self
 
 import tokenizers
@@ -105,6 +106,11 @@ class Tokenizer:
         """How many ids have a token; the model's output layer may have more rows."""
         return len(self._vocabulary)
 
+    @cached_property
+    def longest_token_bytes(self) -> int:
+        """No token covers more of a text than so many bytes."""
+        return max(len(self.token_bytes(token_id)) for token_id in range(self.vocab_size))
+
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """The token ids of `text`.
 
@@ -119,15 +125,39 @@ class Tokenizer:
 
         Raises TokenizerError when `text` holds a lone surrogate, which no UTF-8 text can.
         """
-        _check_utf8(text)
-        front_end = self._parsing if parse_special else self._plain
-        ids = front_end.encode(text, add_special_tokens=False).ids
+        ids = self._encoding(text, parse_special).ids
         if add_special:
-            if ids[:1] != self._bos:
-                ids = self._bos + ids
-            if ids[-1:] != self._eos:
-                ids = ids + self._eos
+            bos, eos = self._missing(ids)
+            ids = bos + ids + eos
         return ids
+
+    def encode_with_offsets(
+        self, text: str, *, add_special: bool, parse_special: bool
+    ) -> tuple[list[int], list[int]]:
+        """What `encode` gives, and for each token where in `text` it starts, in characters.
+
+        The bytes of one character all start where it does. A token that was added starts at the
+        beginning or the end; neither takes any text.
+        """
+        encoding = self._encoding(text, parse_special)
+        ids, starts = encoding.ids, [start for start, _ in encoding.offsets]
+        if add_special:
+            bos, eos = self._missing(ids)
+            ids = bos + ids + eos
+            starts = [0] * len(bos) + starts + [len(text)] * len(eos)
+        return ids, starts
+
+    def encode_chat(self, prompt: str) -> list[int]:
+        """The token ids of a rendered chat template, which spells its special tokens itself.
+
+        BOS is added where the model's rule asks for it and the template did not write it. The end
+        token that some models add to a text never is: the answer goes on from the prompt.
+
+        Raises TokenizerError as `encode` does.
+        """
+        ids = self._encoding(prompt, parse_special=True).ids
+        bos, _ = self._missing(ids)
+        return bos + ids
 
     def decode(self, token_ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of `token_ids`; bytes that are no UTF-8 become U+FFFD, unknown ids nothing.
@@ -163,6 +193,18 @@ class Tokenizer:
     def token_str(self, token_id: int) -> str:
         """The vocabulary's own spelling of a token (`Ġthe`, `▁the`); "" for unknown ids."""
         return self._vocabulary.tokens[token_id] if 0 <= token_id < self.vocab_size else ""
+
+    def _encoding(self, text: str, parse_special: bool) -> tokenizers.Encoding:
+        _check_utf8(text)
+        front_end = self._parsing if parse_special else self._plain
+        return front_end.encode(text, add_special_tokens=False)
+
+    def _missing(self, ids: list[int]) -> tuple[list[int], list[int]]:
+        """What the model's rule puts before and after `ids`, and is not there already."""
+        return (
+            self._bos if ids[:1] != self._bos else [],
+            self._eos if ids[-1:] != self._eos else [],
+        )
 
     def is_special(self, token_id: int) -> bool:
         """Whether this is a control (or the unknown) token, which `decode` leaves out."""

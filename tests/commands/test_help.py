@@ -1,0 +1,105 @@
+"""`--help` of everything, and what an unknown word gets."""
+
+import pytest
+
+from looseleaf.cli import COMMANDS
+
+ENGINE_FLAGS = (
+    "--block-size",
+    "--max-num-seqs",
+    "--max-num-batched-tokens",
+    "--max-model-len",
+    "--kv-cache-memory",
+    "--enable-prefix-caching",
+    "--no-enable-prefix-caching",
+    "--kv-allocator",
+    "--long-prefill-token-threshold",
+    "--scheduling-policy",
+    "--executor",
+)
+SAMPLING_FLAGS = (
+    *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--stop"),
+    "--ignore-eos",
+)
+FLAGS = {
+    "serve": (
+        *("--model", "--host", "--port", "--served-model-name", "--log-level"),
+        *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout"),
+        *ENGINE_FLAGS,
+    ),
+    "chat": ("--model", "--system", "--verbose", *SAMPLING_FLAGS, *ENGINE_FLAGS),
+    "generate": (
+        *("--model", "--prompt", "--prompt-token-ids", "--json", "--n", "--no-prompt-logprobs"),
+        *SAMPLING_FLAGS,
+        *ENGINE_FLAGS,
+    ),
+    "tokenize": ("--model", "--no-parse-special", "--no-add-special", "--messages", "--json"),
+    "pull": ("--list", "--json"),
+    "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
+    "doctor": ("--json", "--no-bandwidth"),
+    "version": ("--json",),
+}
+
+
+def test_the_top_lists_every_command(call) -> None:
+    outcome = call("--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    for name, summary in COMMANDS.items():
+        assert f"{name:10}{summary}" in outcome.out
+    assert FLAGS.keys() == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_its_flags(call, name: str) -> None:
+    outcome = call(name, "--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert f"usage: looseleaf {name} " in outcome.out
+    options = outcome.out.partition("\noptions:")[2]
+    named = {word.strip(",") for word in options.split() if word.startswith("-")}
+    for flag in FLAGS[name]:
+        assert flag in named
+    for nothing in ("(default: None)", "(default: False)", "(default: [])"):
+        assert nothing not in outcome.out
+
+
+def test_values_that_are_chosen_by_default_are_told(call) -> None:
+    out = " ".join(call("serve", "--help").out.split())
+    for told in (
+        "tokens in a KV block (default: 16)",
+        "most sequences in a step (default: 128)",
+        "address to listen on (default: 127.0.0.1)",
+        "0 picks a free one (default: 8000)",
+        "equal beginnings (default: True)",
+        "fits into the KV cache)",
+    ):
+        assert told in out
+
+
+def test_help_of_a_real_process(spawn) -> None:
+    outcome = spawn("--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.startswith("usage: looseleaf ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ["COMMAND"]),
+        (("sing",), ["sing", "serve", "generate"]),
+        (("generate", "--sing"), ["--sing"]),
+        (("--json",), ["COMMAND"]),
+        (("generate", "--n", "some"), ["--n", "'some'"]),
+        (("generate", "--executor", "abacus"), ["--executor", "'abacus'", "reference"]),
+        (("serve", "--scheduling-policy", "lottery"), ["'lottery'", "fcfs", "priority"]),
+        (("serve", "--kv-allocator", "heap"), ["'heap'", "paged", "contiguous-max"]),
+        (("serve", "--log-level", "shout"), ["'shout'", "info"]),
+        (("generate", "--prompt", "a", "--prompt-token-ids", "[1]"), ["not allowed with"]),
+        (("pull", "one", "two"), ["two"]),
+        (("version", "extra"), ["extra"]),
+    ],
+    ids=lambda value: " ".join(value) or "nothing",
+)
+def test_words_that_mean_nothing_are_refused_with_those_that_do(call, arguments, words) -> None:
+    outcome = call(*arguments)
+    outcome.check_refused(*words)
+    assert outcome.out == ""

@@ -1,0 +1,167 @@
+"""`looseleaf serve`: its options, and a real process from start to stop."""
+
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from looseleaf.engine.build import Stack
+
+pytestmark = pytest.mark.timeout(90)
+
+SECONDS = 30
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Stack, dict[str, Any]]]]:
+    """What would have been served, instead of serving it; `address` is what was bound."""
+    calls: list[tuple[Stack, dict[str, Any]]] = []
+
+    def run_server(stack: Stack, *, sockets: list[socket.socket], **how: Any) -> None:
+        (listener,) = sockets
+        calls.append((stack, how | {"address": bound[listener.fileno()]}))
+
+    bound: dict[int, tuple[str, int]] = {}
+
+    def bind(host: str, port: int) -> socket.socket:
+        listener = socket.socket()
+        bound[listener.fileno()] = (host, port)
+        return listener
+
+    monkeypatch.setattr("looseleaf.commands.serve.run_server", run_server)
+    monkeypatch.setattr("looseleaf.commands.serve.bind", bind)
+    before = signal.getsignal(signal.SIGTERM)
+    yield calls
+    signal.signal(signal.SIGTERM, before)
+    for stack, _ in calls:
+        stack.engine.close()
+
+
+def test_defaults(call, served, tiny_model: Path) -> None:
+    assert call("serve", str(tiny_model)).status == 0
+    ((stack, how),) = served
+    assert how == {
+        "model_names": [str(tiny_model)],
+        "host": "127.0.0.1",
+        "port": 8000,
+        "address": ("127.0.0.1", 8000),
+        "log_level": "info",
+        "access_log": False,
+        "max_body_bytes": 16 * 2**20,
+        "shutdown_seconds": 30,
+    }
+    scheduler = stack.engine.scheduler
+    assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
+    assert scheduler.config.max_num_seqs == 128
+    assert scheduler.config.max_num_batched_tokens == 512
+    assert scheduler.allocator.prefix_caching
+
+
+def test_every_option_arrives(call, served, tiny_model: Path) -> None:
+    outcome = call(
+        *("serve", str(tiny_model), "--host", "::1", "--port", "65535", "--log-level", "error"),
+        *("--served-model-name", "one", "two", "--block-size", "8", "--max-num-seqs", "3"),
+        *("--max-num-batched-tokens", "77", "--max-model-len", "100"),
+        *("--kv-cache-memory", "256KiB", "--no-enable-prefix-caching"),
+        *("--scheduling-policy", "priority", "--long-prefill-token-threshold", "5"),
+        *("--enable-log-requests", "--max-body-bytes", "1MiB", "--shutdown-timeout", "7"),
+    )
+    assert (outcome.status, outcome.out) == (0, "")
+    ((stack, how),) = served
+    assert how == {
+        "model_names": ["one", "two"],
+        "host": "::1",
+        "port": 65535,
+        "address": ("::1", 65535),
+        "log_level": "error",
+        "access_log": True,
+        "max_body_bytes": 2**20,
+        "shutdown_seconds": 7,
+    }
+    config = stack.engine.scheduler.config
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)
+    assert (config.max_model_len, config.policy) == (100, "priority")
+    assert config.long_prefill_token_threshold == 5
+    assert (stack.memory.num_blocks, stack.memory.block_size) == (256 * 1024 // (8 * 256), 8)
+    assert not stack.engine.scheduler.allocator.prefix_caching
+
+
+def test_the_model_may_be_an_option(call, served, tiny_model: Path) -> None:
+    assert call("serve", "--model", str(tiny_model)).status == 0
+    assert served[0][1]["model_names"] == [str(tiny_model)]
+    outcome = call("serve", str(tiny_model), "--model", str(tiny_model))
+    outcome.check_refused("given twice", "--model")
+
+
+@pytest.mark.parametrize("port", ["0", "1", "8080", "65535"])
+def test_ports(call, served, tiny_model: Path, port: str) -> None:
+    assert call("serve", str(tiny_model), "--port", port).status == 0
+    assert served[0][1]["port"] == int(port)
+
+
+@pytest.fixture
+def server(start: Any, tiny_model: Path, tmp_path: Path) -> tuple[Any, str, Path]:
+    """A process that serves: itself, its URL, its log."""
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        process = start("serve", str(tiny_model), "--port", "0", stderr=file)
+    return process, _url(process, log), log
+
+
+def _url(process: Any, log: Path) -> str:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = re.search(
+            r"serving \S+ at (http://127\.0\.0\.1:\d+)/v1; KV cache: ", log.read_text()
+        )
+        if found is not None:
+            return found[1]
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_server_that_is_serving(server, number: int, status: int) -> None:
+    process, url, log = server
+    with httpx.Client(base_url=url, timeout=SECONDS) as client:
+        assert client.get("/health").status_code == 200
+        body = {"model": client.get("/v1/models").json()["data"][0]["id"], "prompt": "a"}
+        answer = client.post("/v1/completions", json=body | {"max_tokens": 3, "ignore_eos": True})
+        assert answer.json()["usage"]["completion_tokens"] == 3
+    process.send_signal(number)
+    assert process.wait(SECONDS) == status
+    assert "Traceback" not in log.read_text()
+    assert process.stdout.read() == b""
+    # One line says how many blocks, how many tokens and how many requests.
+    (line,) = [line for line in log.read_text().splitlines() if " serving " in line]
+    assert re.search(
+        r"= 4096 blocks of 16 tokens = 65536 tokens; fits 128\.0 requests of 512 tokens "
+        r"\(max_model_len\) or 128 of 500 tokens \(typical\)",
+        line,
+    )
+
+
+def test_an_address_that_cannot_be_had_is_said_before_a_model_is_loaded(
+    call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looseleaf.commands.serve.build", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = call("serve", "anything", "--port", str(port))
+    outcome.check_refused(f"127.0.0.1:{port}", "address already in use", "another port")
+    # From the block that is set apart for documentation.
+    outcome = call("serve", "anything", "--host", "192.0.2.1", "--port", "0")
+    outcome.check_refused("192.0.2.1", "an address of this machine")
+
+
+def test_a_real_process_says_that_its_address_is_taken(spawn, tiny_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        outcome = spawn("serve", str(tiny_model), "--port", str(taken.getsockname()[1]))
+    outcome.check_refused("address already in use")
