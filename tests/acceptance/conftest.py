@@ -1,7 +1,6 @@
 """The real model, loaded once, with as many engines around it as a test needs."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +37,6 @@ class Loaded:
             patch.setattr("looseleaf.engine.build.load_text", lambda *_: self.text)
             patch.setattr("looseleaf.engine.build.load_weights", lambda *_: self.weights)
             return LLM(str(self.path), **settings)
-
-
-@pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
-    """For processes of their own. BLAS threads that wait for each other make a process many times
-    as slow where others use the processors as well."""
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="session")

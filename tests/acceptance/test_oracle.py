@@ -94,7 +94,7 @@ def test_gaps_to_the_second_most_likely(
 
 @pytest.mark.parametrize("name", ["chat-1", "block-32"])
 def test_the_command_line_gives_the_same(
-    name: str, greedy_cases, environment, smollm2_path: Path, answers: dict[str, RequestOutput]
+    name: str, greedy_cases, smollm2_path: Path, answers: dict[str, RequestOutput]
 ) -> None:
     """The very command; one with a text, one with token ids. The file is there by now."""
     case = case_of(greedy_cases, name)
@@ -109,7 +109,6 @@ def test_the_command_line_gives_the_same(
             *("--executor", "reference", *prompt, "--max-tokens", str(NUM_TOKENS)),
             *("--temperature", "0", "--ignore-eos", "--json"),
         ],
-        env=environment,
         capture_output=True,
         timeout=120,
     )
@@ -169,7 +168,7 @@ def test_every_text_has_its_tokens(
 
 
 def test_a_real_process_tokenizes_the_same(
-    tokenize_oracle: dict[str, Any], smollm2_path: Path, environment: dict[str, str]
+    tokenize_oracle: dict[str, Any], smollm2_path: Path
 ) -> None:
     text = "<|im_start|>user\nhi<|im_end|>\n"
     for key, options in (
@@ -182,7 +181,6 @@ def test_a_real_process_tokenizes_the_same(
                 *("--json", *options),
             ],
             input=text.encode(),
-            env=environment,
             capture_output=True,
             timeout=60,
         )

@@ -82,9 +82,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(
-    smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
-) -> Iterator[Served]:
+def served(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -92,7 +90,6 @@ def served(
                 *(sys.executable, "-m", "looseleaf", "serve", "smollm2-135m", "--port", "0"),
                 *("--max-model-len", "1024", "--kv-cache-memory", "600MiB"),
             ],
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=file,

@@ -244,3 +244,8 @@ def test_smollm2_prompts_equal_the_oracle(smollm2_path: Path, shared_dir: Path) 
     oracle = json.loads((shared_dir / "oracle" / "smollm2-tokenize.json").read_text())
     for case in oracle["chat_prompts"]:
         assert template.render(case["messages"]) == case["prompt"]
+
+
+def test_a_message_that_is_no_object_is_refused() -> None:
+    with pytest.raises(TemplateError, match="message 0 is a int"):
+        ChatTemplate("x").render([1])

@@ -26,6 +26,8 @@ def normalized(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _normalized(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise TemplateError(f"message {index} is a {type(message).__name__}; it must be an object")
     role = message.get("role")
     if role not in ROLES:
         raise TemplateError(
