@@ -1,2 +1,41 @@
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
 def cpu_features() -> dict[str, bool]: ...
 def read_bandwidth(num_bytes: int, num_threads: int, repeats: int = 3) -> float: ...
+def packed_bytes(type: str, n: int, k: int) -> int: ...
+def pack(
+    source: str, rows: NDArray[Any], n: int, k: int, packed: NDArray[Any], threads: int
+) -> None: ...
+
+class Runtime:
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    def execute(
+        self,
+        token_ids: NDArray[Any],
+        positions: NDArray[Any],
+        slots: NDArray[Any],
+        sampled_rows: NDArray[Any],
+        tables: NDArray[Any],
+        sequences: NDArray[Any],
+        copies: NDArray[Any],
+        logits: NDArray[Any],
+    ) -> None: ...
+
+def make_runtime(
+    shape: tuple[int, int, int, int, int, int, int],
+    buffers: Sequence[tuple[bool, int]],
+    ops: Sequence[tuple[int, int, int, int, int, int, int, int, float]],
+    matrices: Sequence[tuple[str, int, int, NDArray[Any]]],
+    vectors: Sequence[NDArray[Any]],
+    ropes: Sequence[tuple[int, NDArray[Any], NDArray[Any]]],
+    keys: NDArray[Any],
+    values: NDArray[Any],
+    num_threads: int,
+    kernels: str,
+) -> Runtime: ...

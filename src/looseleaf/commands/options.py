@@ -83,7 +83,16 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     execution = parser.add_argument_group("execution")
     execution.add_argument(
-        "--executor", choices=EXECUTORS, default=DEFAULTS.executor, help="who does the arithmetic"
+        "--executor",
+        choices=EXECUTORS,
+        default=DEFAULTS.executor,
+        help="who does the arithmetic: NumPy in float32, or C++ on packed weights (new, faster)",
+    )
+    execution.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of the native executor (default: the cores this process may use)",
     )
 
 
@@ -118,6 +127,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         kv_allocator=options.kv_allocator,
         enable_prefix_caching=options.enable_prefix_caching,
         scheduling_policy=options.scheduling_policy,
+        threads=options.threads,
         cache_dir=options.cache_dir,
     )
 

@@ -1,6 +1,7 @@
 """From settings to a running engine: resolve, load, size the memory, put the parts together."""
 
 import logging
+import os
 import secrets
 import time
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.base import Executor
+from looseleaf.executors.native import PACKED_TYPES, NativeExecutor
 from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.models.config import ModelConfig
-from looseleaf.models.load import load_program, load_weights
+from looseleaf.models.load import load_program, load_raw_weights, load_weights
 from looseleaf.models.registry import architecture
+from looseleaf.program.program import Program
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.tokenizer import Tokenizer
 from looseleaf.weights.gguf import GGUFFile
@@ -87,19 +90,40 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
             config.context_length,
             weight_bytes=4 * program.num_parameters,
         )
-        weights = load_weights(file, config, program)
+        executor = _build_executor(settings, file, config, program, memory)
     scheduler = build_scheduler(settings, memory, events)
-    executor: Executor = ReferenceExecutor(
-        program,
-        weights,
-        num_blocks=memory.num_blocks,
-        block_size=memory.block_size,
-        num_valid_tokens=config.tokenizer_size,
-    )
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
     engine = Engine(scheduler, executor)
     return Stack(engine, text.tokenizer, text.chat_template, config, memory)
+
+
+def _build_executor(
+    settings: EngineSettings,
+    file: GGUFFile,
+    config: ModelConfig,
+    program: Program,
+    memory: MemoryPlan,
+) -> Executor:
+    if settings.executor == "native":
+        raw = load_raw_weights(file, config, program, PACKED_TYPES)
+        return NativeExecutor(
+            program,
+            raw,
+            memory.num_blocks,
+            memory.block_size,
+            max_tokens=settings.max_num_batched_tokens,
+            max_positions=memory.max_model_len,
+            num_threads=settings.threads or len(os.sched_getaffinity(0)),
+            num_valid_tokens=config.tokenizer_size,
+        )
+    return ReferenceExecutor(
+        program,
+        load_weights(file, config, program),
+        memory.num_blocks,
+        memory.block_size,
+        num_valid_tokens=config.tokenizer_size,
+    )
 
 
 def _servable(model: str) -> str:

@@ -8,7 +8,7 @@ from looseleaf.core.config import CacheConfig, SchedulerConfig
 from looseleaf.core.contiguous import RULES
 from looseleaf.core.errors import ConfigError
 
-EXECUTORS = ("reference",)
+EXECUTORS = ("reference", "native")
 KV_ALLOCATORS = ("paged", *(f"contiguous-{rule}" for rule in RULES))
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -18,10 +18,12 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20
 class EngineSettings:
     """`max_model_len` None is the model's context, or what fits into the KV cache if that is less.
     `kv_cache_memory` is in bytes, or like "2GiB"; None is a share of the memory that is available.
-    Downloads go to `cache_dir`; None is the user's own."""
+    Downloads go to `cache_dir`; None is the user's own. `threads` is for the native executor; None
+    is one for each core that this process may use."""
 
     model: str = "smollm2-135m"
     executor: str = "reference"
+    threads: int | None = None
     block_size: int = 16
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 512
@@ -42,6 +44,8 @@ class EngineSettings:
                 raise ConfigError(
                     f"{name} {value!r} is not known; choose one of {', '.join(known)}"
                 )
+        if self.threads is not None and not 1 <= self.threads <= 256:
+            raise ConfigError(f"threads is {self.threads}, but it must be between 1 and 256")
         # The core's own checks, before a model is loaded for nothing.
         self.cache_config(num_blocks=1)
         self.scheduler_config(1 if self.max_model_len is None else self.max_model_len)

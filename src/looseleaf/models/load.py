@@ -1,7 +1,7 @@
 """From a GGUF file to what an executor needs: settings, program, weights."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from looseleaf.core.errors import ConfigError
 from looseleaf.models.config import ModelConfig
 from looseleaf.models.registry import architecture
-from looseleaf.program.program import Program
+from looseleaf.program.program import Program, RawWeight
 from looseleaf.program.trace import trace
 from looseleaf.weights.gguf import GGUFFile
 
@@ -76,6 +76,25 @@ def load_weights(
     def read(name: str) -> NDArray[np.float32]:
         weight: NDArray[Any] = family.from_gguf(name, file.tensor(name), config)
         return weight
+
+    names = [name for name, _ in program.weights]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(read, names), strict=True))
+
+
+def load_raw_weights(
+    file: GGUFFile, config: ModelConfig, program: Program, kept: Collection[str]
+) -> dict[str, RawWeight]:
+    """The program's weights as they are in the file, where their type is one of `kept`; decoded to
+    float32 otherwise. Rows are in the order that the page expects."""
+    family = architecture(file.architecture)
+
+    def read(name: str) -> RawWeight:
+        info = file.tensors[name]
+        if info.ggml_type in kept and len(info.shape) == 2 and info.ggml_type != "F32":
+            rows = file.raw(name)
+            return RawWeight(info.ggml_type, info.shape, family.from_gguf(name, rows, config))
+        return RawWeight("F32", info.shape, family.from_gguf(name, file.tensor(name), config))
 
     names = [name for name, _ in program.weights]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:

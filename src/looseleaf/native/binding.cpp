@@ -1,10 +1,8 @@
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include "bandwidth.h"
 #include "cpu.h"
+#include "runtime_binding.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -26,4 +24,6 @@ NB_MODULE(_native, m) {
   m.def("read_bandwidth", &looseleaf::read_bandwidth, "num_bytes"_a, "num_threads"_a,
         "repeats"_a = 3, nb::call_guard<nb::gil_scoped_release>(),
         "Bytes per second at which the threads together read memory, best of `repeats`.");
+
+  looseleaf::bind_runtime(m);
 }

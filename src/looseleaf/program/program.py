@@ -3,6 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from looseleaf.program.op import BufferId, Op, inputs, output
 
 RowKind = Literal["tokens", "sampled"]
@@ -91,3 +94,12 @@ class Program:
             return call
         buffer = self.buffers[target]
         return f"b{target}[{buffer.rows}, {buffer.columns}] = {call}"
+
+
+class RawWeight(NamedTuple):
+    """A weight as its file has it, for executors that compute on packed weights: `source` is its
+    GGUF type, such as "Q4_1" or "F32", `data` its rows of quantized blocks (uint8) or floats."""
+
+    source: str
+    shape: tuple[int, ...]
+    data: NDArray[np.generic]

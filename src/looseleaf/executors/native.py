@@ -1,0 +1,163 @@
+"""The native executor: a program compiled for the C++ runtime, on packed weights.
+
+Its logits depend on a sequence's own tokens alone, to the last bit, whatever else is in the step
+and whatever the number of threads; layouts and orders of arithmetic are in native/layout.md.
+"""
+
+from collections.abc import Mapping
+from time import perf_counter
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looseleaf.compiled import compiled
+from looseleaf.core.errors import ConfigError
+from looseleaf.core.step import Step, StepResult
+from looseleaf.executors.batch import Batch, make_batch
+from looseleaf.executors.draw import draw
+from looseleaf.executors.native_program import CompiledProgram, compile_program
+from looseleaf.executors.rows import InvalidStepError, Rows
+from looseleaf.program.program import Program, RawWeight
+
+Floats = NDArray[np.float32]
+
+ALIGNMENT = 64
+
+
+PACKED_TYPES = {"F32": "f32", "Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8"}
+"""What each type of a weight file becomes. All are without loss."""
+
+
+class NativeExecutor:
+    """Runs a program in one call per step, without the GIL.
+
+    A step may have at most `max_tokens` tokens, at positions below `max_positions`. Ids from
+    `num_valid_tokens` on are never sampled. `kernels` is "auto", "portable" or "avx2". Raises
+    ConfigError where the package has no compiled part.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, RawWeight],
+        num_blocks: int,
+        block_size: int,
+        *,
+        max_tokens: int,
+        max_positions: int,
+        num_threads: int,
+        num_valid_tokens: int | None = None,
+        kernels: str = "auto",
+    ) -> None:
+        native = compiled()
+        if native is None:
+            raise ConfigError(
+                "the native executor is not in this installation: install a C++20 compiler and "
+                "reinstall looseleaf, or use the reference executor"
+            )
+        self.program = program
+        self._max_tokens = max_tokens
+        self._num_valid_tokens = num_valid_tokens
+        self._rows = Rows(num_blocks, block_size)
+        self._compiled: CompiledProgram | None = compile_program(program, max_positions)
+        # The runtime borrows all of these arrays.
+        self._matrices = [
+            _packed(native, weights[name], num_threads) for name in self._compiled.matrices
+        ]
+        self._vectors = [
+            np.ascontiguousarray(weights[name].data, np.float32) for name in self._compiled.vectors
+        ]
+        kv = (program.num_layers, num_blocks, program.num_kv_heads)
+        self._keys = np.zeros((*kv, program.head_dim, block_size), np.float32)
+        self._values = np.zeros((*kv, block_size, program.head_dim), np.float32)
+        self._logits: Floats = np.zeros((0, program.vocab_size), np.float32)
+        self._runtime = native.make_runtime(
+            (
+                program.num_layers,
+                program.num_heads,
+                program.num_kv_heads,
+                program.head_dim,
+                block_size,
+                num_blocks,
+                max_tokens,
+            ),
+            [(buffer.rows == "sampled", buffer.columns) for buffer in program.buffers],
+            self._compiled.ops,
+            self._matrices,
+            self._vectors,
+            self._compiled.ropes,
+            self._keys,
+            self._values,
+            num_threads,
+            kernels,
+        )
+
+    def execute(self, step: Step) -> StepResult:
+        start = perf_counter()
+        logits, batch = self.logits(step)
+        middle = perf_counter()
+        drawn = draw(batch.ranges, logits, self._num_valid_tokens)
+        durations = (("forward", middle - start), ("sample", perf_counter() - middle))
+        return StepResult(step.step_id, *drawn, durations)
+
+    def logits(self, step: Step) -> tuple[Floats, Batch]:
+        """Do all of a step but the sampling. The rows (S, vocab) that the batch names are valid
+        until the next call."""
+        self._rows.update(step)
+        batch = make_batch(step, self._rows)
+        self._check(batch)
+        num_rows = len(batch.logits_rows)
+        if num_rows > len(self._logits):
+            self._logits = np.empty((num_rows, self.program.vocab_size), np.float32)
+        tables = [part.table for part in batch.ranges]
+        starts = np.cumsum([0, *(len(table) for table in tables)])
+        sequences = [
+            (starts[i], part.start, part.first_position, part.stop - part.start)
+            for i, part in enumerate(batch.ranges)
+        ]
+        self._runtime.execute(
+            batch.token_ids.astype(np.int32),
+            batch.positions.astype(np.int32),
+            batch.slots,
+            batch.logits_rows.astype(np.int32),
+            np.concatenate([*tables, np.zeros(1, np.int64)]).astype(np.int32),
+            np.array(sequences, np.int64).reshape(-1, 4),
+            np.array(step.copies, np.int32).reshape(-1, 2),
+            self._logits,
+        )
+        return self._logits[:num_rows], batch
+
+    def close(self) -> None:
+        """Stop the threads and let go of weights and KV cache; more than once does no harm."""
+        self._runtime = None
+        self._matrices, self._vectors = [], []
+        self._keys = self._values = np.zeros((0, 0, 0, 0, 0), np.float32)
+
+    def _check(self, batch: Batch) -> None:
+        """The runtime trusts what it is given."""
+        ids = batch.token_ids
+        if len(ids) > self._max_tokens:
+            raise InvalidStepError(f"a step of {len(ids)} tokens, planned for {self._max_tokens}")
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self.program.vocab_size:
+            raise InvalidStepError(
+                f"token ids {ids.min()}..{ids.max()}, but the vocabulary has "
+                f"{self.program.vocab_size}"
+            )
+        if len(np.unique(batch.slots)) < len(batch.slots):
+            raise InvalidStepError("two tokens of a step are written to one slot")
+
+
+def _packed(
+    native: ModuleType, weight: RawWeight, num_threads: int
+) -> tuple[str, int, int, NDArray[np.uint8]]:
+    n, k = weight.shape
+    packed_type = PACKED_TYPES[weight.source]
+    size = native.packed_bytes(packed_type, n, k)
+    # NumPy aligns to 16 bytes; kernels are fastest on whole cache lines.
+    buffer = np.empty(size + ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % ALIGNMENT
+    packed = buffer[start : start + size]
+    rows = np.ascontiguousarray(weight.data).view(np.uint8)
+    native.pack(weight.source, rows, n, k, packed, num_threads)
+    return packed_type, n, k, packed

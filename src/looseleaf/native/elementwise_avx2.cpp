@@ -1,0 +1,195 @@
+#include "elementwise.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+
+#include "vecmath_avx2.h"
+
+namespace looseleaf {
+
+namespace {
+
+void rms_norm(const float* x, const float* weight, float* out, std::int64_t num_rows,
+              std::int64_t num_columns, float eps) {
+  const std::int64_t whole = num_columns / 8 * 8;
+  const __m256i rest = first_lanes(static_cast<int>(num_columns - whole));
+  for (std::int64_t row = 0; row < num_rows; ++row, x += num_columns, out += num_columns) {
+    __m256 lanes = _mm256_setzero_ps();
+    for (std::int64_t i = 0; i < whole; i += 8) {
+      const __m256 v = _mm256_loadu_ps(x + i);
+      lanes = _mm256_fmadd_ps(v, v, lanes);
+    }
+    if (whole < num_columns) {
+      const __m256 v = _mm256_maskload_ps(x + whole, rest);
+      lanes = _mm256_fmadd_ps(v, v, lanes);
+    }
+    const float mean = sum_lanes(lanes) / static_cast<float>(num_columns);
+    const float root = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(mean + eps)));
+    const __m256 factor = _mm256_set1_ps(1.0f / root);
+    for (std::int64_t i = 0; i < whole; i += 8) {
+      const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), factor);
+      _mm256_storeu_ps(out + i, _mm256_mul_ps(v, _mm256_loadu_ps(weight + i)));
+    }
+    if (whole < num_columns) {
+      const __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + whole, rest), factor);
+      _mm256_maskstore_ps(out + whole, rest,
+                          _mm256_mul_ps(v, _mm256_maskload_ps(weight + whole, rest)));
+    }
+  }
+}
+
+__m256 silu_mul(__m256 gate, __m256 up) {
+  const __m256 negative = _mm256_xor_ps(gate, _mm256_set1_ps(-0.0f));
+  const __m256 divisor = _mm256_add_ps(_mm256_set1_ps(1.0f), exp_f32(negative));
+  return _mm256_mul_ps(_mm256_div_ps(gate, divisor), up);
+}
+
+void silu_mul(const float* gate, const float* up, float* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    _mm256_storeu_ps(out + i, silu_mul(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+  }
+  if (i < count) {
+    const __m256i rest = first_lanes(static_cast<int>(count - i));
+    _mm256_maskstore_ps(
+        out + i, rest,
+        silu_mul(_mm256_maskload_ps(gate + i, rest), _mm256_maskload_ps(up + i, rest)));
+  }
+}
+
+void add(const float* left, const float* right, float* out, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(left + i), _mm256_loadu_ps(right + i)));
+  }
+  for (; i < count; ++i) out[i] = left[i] + right[i];
+}
+
+void rotate(__m256& a, __m256& b, __m256 cosine, __m256 sine) {
+  const __m256 turned = _mm256_fmsub_ps(a, cosine, _mm256_mul_ps(b, sine));
+  b = _mm256_fmadd_ps(b, cosine, _mm256_mul_ps(a, sine));
+  a = turned;
+}
+
+void rope(const RopeCall& call) {
+  const std::int64_t half = call.rotary_dim / 2;
+  const std::int64_t whole = half / 8 * 8;
+  const __m256i rest = first_lanes(static_cast<int>(half - whole));
+  for (std::int64_t token = 0; token < call.num_tokens; ++token) {
+    const float* cosines = call.cosines + call.positions[token] * half;
+    const float* sines = call.sines + call.positions[token] * half;
+    for (std::int32_t head = 0; head < call.num_heads; ++head) {
+      float* first = call.rows + token * call.row_stride + std::int64_t{head} * call.head_dim;
+      float* second = first + half;
+      for (std::int64_t i = 0; i < whole; i += 8) {
+        __m256 a = _mm256_loadu_ps(first + i);
+        __m256 b = _mm256_loadu_ps(second + i);
+        rotate(a, b, _mm256_loadu_ps(cosines + i), _mm256_loadu_ps(sines + i));
+        _mm256_storeu_ps(first + i, a);
+        _mm256_storeu_ps(second + i, b);
+      }
+      if (whole < half) {
+        __m256 a = _mm256_maskload_ps(first + whole, rest);
+        __m256 b = _mm256_maskload_ps(second + whole, rest);
+        rotate(a, b, _mm256_maskload_ps(cosines + whole, rest),
+               _mm256_maskload_ps(sines + whole, rest));
+        _mm256_maskstore_ps(first + whole, rest, a);
+        _mm256_maskstore_ps(second + whole, rest, b);
+      }
+    }
+  }
+}
+
+// Rows of 8 floats at `stride` become columns.
+void transpose(const float* from, std::ptrdiff_t from_stride, float* to, std::ptrdiff_t to_stride) {
+  __m256 row[8];
+  __m256 pair[8];
+  for (int i = 0; i < 8; ++i) row[i] = _mm256_loadu_ps(from + i * from_stride);
+  for (int i = 0; i < 8; i += 2) {
+    pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
+    pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    row[i] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0x44);
+    row[i + 1] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0xEE);
+    row[i + 2] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
+    row[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(to + i * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x20));
+    _mm256_storeu_ps(to + (i + 4) * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
+  }
+}
+
+void copy(const float* from, float* to, std::ptrdiff_t count) {
+  std::ptrdiff_t i = 0;
+  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(to + i, _mm256_loadu_ps(from + i));
+  for (; i < count; ++i) to[i] = from[i];
+}
+
+void write_kv(const KVWrite& call) {
+  const std::ptrdiff_t head_dim = call.head_dim;
+  const std::ptrdiff_t block_size = call.block_size;
+  const std::ptrdiff_t head_floats = head_dim * block_size;
+  const std::ptrdiff_t row_floats = call.num_kv_heads * head_dim;
+  std::int64_t token = 0;
+  while (token < call.num_tokens) {
+    const std::ptrdiff_t block = call.slots[token] / block_size;
+    const std::ptrdiff_t offset = call.slots[token] % block_size;
+    // Eight tokens that lie side by side in a block are turned together, others one by one.
+    std::ptrdiff_t run = 1;
+    const std::int64_t limit = call.num_tokens - token;
+    while (run < 8 && run < limit && offset + run < block_size &&
+           call.slots[token + run] == call.slots[token] + run) {
+      ++run;
+    }
+    if (run < 8) run = 1;
+    for (std::ptrdiff_t head = 0; head < call.num_kv_heads; ++head) {
+      const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_floats;
+      const float* key = call.keys + token * row_floats + head * head_dim;
+      const float* value = call.values + token * row_floats + head * head_dim;
+      float* keys = call.key_cache + start + offset;
+      float* values = call.value_cache + start + offset * head_dim;
+      std::ptrdiff_t channel = 0;
+      if (run == 8) {
+        for (; channel + 8 <= head_dim; channel += 8) {
+          transpose(key + channel, row_floats, keys + channel * block_size, block_size);
+        }
+      }
+      for (; channel < head_dim; ++channel) {
+        for (std::ptrdiff_t i = 0; i < run; ++i) {
+          keys[channel * block_size + i] = key[i * row_floats + channel];
+        }
+      }
+      for (std::ptrdiff_t i = 0; i < run; ++i) {
+        copy(value + i * row_floats, values + i * head_dim, head_dim);
+      }
+    }
+    token += run;
+  }
+}
+
+}  // namespace
+
+const ElementwiseKernels* elementwise_avx2() {
+  static constexpr ElementwiseKernels kKernels = {
+      .name = "avx2",
+      .rms_norm = rms_norm,
+      .silu_mul = silu_mul,
+      .add = add,
+      .rope = rope,
+      .write_kv = write_kv,
+  };
+  return &kKernels;
+}
+
+}  // namespace looseleaf
+
+#else
+
+namespace looseleaf {
+
+const ElementwiseKernels* elementwise_avx2() { return nullptr; }
+
+}  // namespace looseleaf
+
+#endif

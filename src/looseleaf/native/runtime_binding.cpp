@@ -1,0 +1,164 @@
+#include "runtime_binding.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "pack.h"
+#include "runtime.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace looseleaf {
+
+namespace {
+
+template <typename T>
+using Array = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+
+// (type, outputs, inputs, packed bytes)
+using Matrix = std::tuple<std::string, std::int64_t, std::int64_t, Array<const std::uint8_t>>;
+// (kind, target, first, second, weight, bias, layer, window, number)
+using OpTuple = std::tuple<int, int, int, int, int, int, int, int, float>;
+
+WeightType weight_type(const std::string& name) {
+  if (name == "q4") return WeightType::q4;
+  if (name == "q8") return WeightType::q8;
+  if (name == "f32") return WeightType::f32;
+  throw std::invalid_argument("no packed weight type is called " + name);
+}
+
+template <typename Table>
+const Table& kernels_or_throw(const Table* table, const std::string& name) {
+  if (table == nullptr) throw std::invalid_argument("this processor cannot run kernels " + name);
+  return *table;
+}
+
+// Rows of a weight file, or floats, into the packed layout; `threads` share the rows.
+void pack(const std::string& source, Array<const std::uint8_t> rows, std::int64_t n,
+          std::int64_t k, Array<std::uint8_t> packed, int threads) {
+  const auto* from = reinterpret_cast<const std::byte*>(rows.data());
+  auto* to = reinterpret_cast<std::byte*>(packed.data());
+  const WeightType type =
+      source == "F32" ? WeightType::f32 : source == "Q8_0" ? WeightType::q8 : WeightType::q4;
+  if (packed.size() != packed_bytes(type, n, k)) {
+    throw std::invalid_argument("the packed array has the wrong size");
+  }
+  nb::gil_scoped_release release;
+  ThreadPool pool(threads);
+  const std::int64_t tiles = num_tiles(n);
+  pool.run(tiles, std::max<std::int64_t>(1, tiles / (threads * 4)),
+           [&](std::int64_t begin, std::int64_t end, int) {
+             const std::int64_t first = begin * kTileWidth;
+             const std::int64_t last = std::min(n, end * kTileWidth);
+             if (source == "Q4_0") {
+               pack_q4_0(from, n, k, first, last, to);
+             } else if (source == "Q4_1") {
+               pack_q4_1(from, n, k, first, last, to);
+             } else if (source == "Q8_0") {
+               pack_q8_0(from, n, k, first, last, to);
+             } else {
+               pack_f32(reinterpret_cast<const float*>(from), n, k, first, last, to);
+             }
+           });
+}
+
+std::unique_ptr<Runtime> make_runtime(
+    std::tuple<int, int, int, int, int, std::int64_t, std::int64_t> shape,
+    const std::vector<std::pair<bool, std::int64_t>>& buffers, const std::vector<OpTuple>& ops,
+    const std::vector<Matrix>& matrices, const std::vector<Array<const float>>& vectors,
+    const std::vector<std::tuple<int, Array<const float>, Array<const float>>>& ropes,
+    Array<float> keys, Array<float> values, int num_threads, const std::string& kernels) {
+  std::vector<BufferRecord> buffer_records;
+  for (const auto& [sampled, columns] : buffers) buffer_records.push_back({sampled, columns});
+  std::vector<OpRecord> op_records;
+  for (const auto& [kind, target, first, second, weight, bias, layer, window, number] : ops) {
+    op_records.push_back({static_cast<OpKind>(kind), target, first, second, weight, bias, layer,
+                          window, number});
+  }
+  std::vector<PackedWeight> packed;
+  for (const auto& [type, n, k, data] : matrices) {
+    if (data.size() != packed_bytes(weight_type(type), n, k)) {
+      throw std::invalid_argument("a packed matrix has the wrong size");
+    }
+    packed.push_back({weight_type(type), n, k, reinterpret_cast<const std::byte*>(data.data())});
+  }
+  std::vector<const float*> vector_data;
+  for (const auto& vector : vectors) vector_data.push_back(vector.data());
+  std::vector<RopeTable> tables;
+  for (const auto& [dim, cosines, sines] : ropes) {
+    tables.push_back({dim, cosines.data(), sines.data()});
+  }
+  const auto [layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens] = shape;
+  const bool automatic = kernels == "auto";
+  return std::make_unique<Runtime>(
+      Shape{layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens},
+      std::move(buffer_records), std::move(op_records), std::move(packed), std::move(vector_data),
+      std::move(tables), keys.data(), values.data(), num_threads,
+      automatic ? gemm_kernels() : kernels_or_throw(gemm_kernels(kernels), kernels),
+      automatic ? elementwise_kernels() : kernels_or_throw(elementwise_kernels(kernels), kernels),
+      automatic ? attention_kernels() : kernels_or_throw(attention_kernels(kernels), kernels));
+}
+
+void execute(Runtime& runtime, Array<const std::int32_t> token_ids,
+             Array<const std::int32_t> positions, Array<const std::int64_t> slots,
+             Array<const std::int32_t> sampled_rows, Array<const std::int32_t> tables,
+             Array<const std::int64_t> sequences, Array<const std::int32_t> copies,
+             Array<float> logits) {
+  // Each row of `sequences`: where its block table starts, its first row, its first position, and
+  // how many tokens it has.
+  std::vector<AttentionSequence> list;
+  list.reserve(sequences.shape(0));
+  for (std::size_t i = 0; i < sequences.shape(0); ++i) {
+    const std::int64_t* row = sequences.data() + 4 * i;
+    list.push_back({tables.data() + row[0], row[1], static_cast<std::int32_t>(row[2]),
+                    static_cast<std::int32_t>(row[3])});
+  }
+  const StepInput step{static_cast<std::int64_t>(token_ids.size()),
+                       token_ids.data(),
+                       positions.data(),
+                       slots.data(),
+                       static_cast<std::int64_t>(sampled_rows.size()),
+                       sampled_rows.data(),
+                       list.data(),
+                       static_cast<std::int32_t>(list.size()),
+                       copies.data(),
+                       static_cast<std::int64_t>(copies.size() / 2)};
+  nb::gil_scoped_release release;
+  runtime.execute(step, logits.data());
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+  m.def(
+      "packed_bytes",
+      [](const std::string& type, std::int64_t n, std::int64_t k) {
+        return packed_bytes(weight_type(type), n, k);
+      },
+      "type"_a, "n"_a, "k"_a, "Bytes of a packed matrix of n outputs by k inputs.");
+  m.def("pack", &pack, "source"_a, "rows"_a, "n"_a, "k"_a, "packed"_a, "threads"_a,
+        "Pack the rows of a weight file, or floats, into the layout of layout.md.");
+  nb::class_<Runtime>(m, "Runtime", "Runs a compiled program on packed weights.")
+      .def("execute", &execute, "token_ids"_a, "positions"_a, "slots"_a, "sampled_rows"_a,
+           "tables"_a, "sequences"_a, "copies"_a, "logits"_a,
+           "Make block copies, then run one step without the GIL; fills `logits`.")
+      .def_prop_ro("num_threads", &Runtime::num_threads)
+      .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes);
+  m.def("make_runtime", &make_runtime, "shape"_a, "buffers"_a, "ops"_a, "matrices"_a, "vectors"_a,
+        "ropes"_a, "keys"_a, "values"_a, "num_threads"_a, "kernels"_a,
+        "A runtime that borrows all arrays: keep them alive as long as it.");
+}
+
+}  // namespace looseleaf

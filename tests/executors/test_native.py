@@ -1,0 +1,170 @@
+"""The native executor against the reference, and against itself under every circumstance."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_gguf import write_tiny_model
+
+from looseleaf.compiled import compiled
+from looseleaf.core.free_queue import BlockId
+from looseleaf.core.request import RequestId, SamplingParams
+from looseleaf.core.step import BlockCopy, Sample, ScheduledSequence, Step
+from looseleaf.executors.native import PACKED_TYPES, NativeExecutor
+from looseleaf.executors.reference import ReferenceExecutor
+from looseleaf.models.load import load_program, load_raw_weights, load_weights
+from looseleaf.weights.gguf import GGUFFile
+
+pytestmark = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
+
+GREEDY = SamplingParams(temperature=0)
+NUM_BLOCKS = 96
+
+
+class Model:
+    """One model for both executors; `kept` types stay packed as in the file."""
+
+    def __init__(self, path: Path, kept: Any = PACKED_TYPES) -> None:
+        with GGUFFile(path) as file:
+            self.config, self.program = load_program(file)
+            self.floats = load_weights(file, self.config, self.program)
+            self.raw = load_raw_weights(file, self.config, self.program, kept)
+        self.made: list[Any] = []
+
+    def native(self, *, threads: int = 2, kernels: str = "auto", block_size: int = 16) -> Any:
+        executor = NativeExecutor(
+            self.program,
+            self.raw,
+            NUM_BLOCKS,
+            block_size,
+            max_tokens=256,
+            max_positions=512,
+            num_threads=threads,
+            kernels=kernels,
+        )
+        self.made.append(executor)
+        return executor
+
+    def reference(self, block_size: int = 16) -> ReferenceExecutor:
+        return ReferenceExecutor(self.program, self.floats, NUM_BLOCKS, block_size)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Model]:
+    model = Model(write_tiny_model(tmp_path / "tiny.gguf"))
+    yield model
+    for executor in model.made:
+        executor.close()
+
+
+def logits_of(
+    executor: Any, prompts: list[list[int]], chunk: int, seed: int, block_size: int = 16
+) -> list[np.ndarray]:
+    """All logits of each prompt, computed together in chunks, in blocks that lie anywhere."""
+    blocks = list(range(NUM_BLOCKS))
+    random.Random(seed).shuffle(blocks)
+    tables = [
+        tuple(BlockId(blocks.pop()) for _ in range(-(-len(p) // block_size))) for p in prompts
+    ]
+    rows: list[list[np.ndarray]] = [[] for _ in prompts]
+    done = [0] * len(prompts)
+    step_id = 0
+    while any(d < len(p) for d, p in zip(done, prompts, strict=True)):
+        step_id += 1
+        sequences, members = [], []
+        for i, prompt in enumerate(prompts):
+            new = tuple(prompt[done[i] : done[i] + chunk])
+            if not new:
+                continue
+            end = done[i] + len(new)
+            sequences.append(
+                ScheduledSequence(
+                    RequestId(str(i)),
+                    new,
+                    done[i],
+                    0,
+                    tables[i] if done[i] == 0 else (),
+                    (Sample(RequestId(str(i)), GREEDY, 0, end),),
+                    True,
+                )
+            )
+            members.append(i)
+            done[i] = end
+        logits, batch = executor.logits(Step(step_id, tuple(sequences)))
+        for i, part in zip(members, batch.ranges, strict=True):
+            rows[i].append(logits[part.logits_start : part.logits_stop].copy())
+    finished = tuple(RequestId(str(i)) for i in range(len(prompts)))
+    executor.execute(Step(step_id + 1, (), finished=finished))
+    return [np.concatenate(parts) for parts in rows]
+
+
+def prompts_of(model: Model, lengths: list[int], seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(model.config.tokenizer_size) for _ in range(n)] for n in lengths]
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 8, 16])
+def test_float_weights_give_the_references_logits(tiny: Model, block_size: int) -> None:
+    prompts = prompts_of(tiny, [1, 7, 40])
+    native = logits_of(tiny.native(block_size=block_size), prompts, 64, 1, block_size)
+    reference = logits_of(tiny.reference(block_size), prompts, 64, 2, block_size)
+    for ours, theirs in zip(native, reference, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bits_do_not_depend_on_batch_chunks_blocks_or_threads(tiny: Model, seed: int) -> None:
+    rng = random.Random(seed)
+    prompts = prompts_of(tiny, [rng.randint(1, 90) for _ in range(6)], seed)
+    alone = [logits_of(tiny.native(threads=1), [p], 200, seed)[0] for p in prompts]
+    for threads in (1, 2, 3, 4):
+        chunk = rng.choice([1, 7, 16, 30])
+        together = logits_of(tiny.native(threads=threads), prompts, chunk, seed + threads)
+        for one, other in zip(alone, together, strict=True):
+            assert np.array_equal(one, other), (threads, chunk)
+
+
+def test_portable_kernels_give_the_same_bits(tiny: Model) -> None:
+    prompts = prompts_of(tiny, [5, 33])
+    fast = logits_of(tiny.native(), prompts, 16, 1)
+    portable = logits_of(tiny.native(kernels="portable"), prompts, 9, 2)
+    assert all(np.array_equal(a, b) for a, b in zip(fast, portable, strict=True))
+
+
+def test_copied_blocks_read_like_their_sources(tiny: Model) -> None:
+    executor = tiny.native()
+    (prompt,) = prompts_of(tiny, [20])
+    (expected,) = logits_of(tiny.native(), [prompt], 64, 1)
+    first = ScheduledSequence(
+        RequestId("a"), tuple(prompt[:18]), 0, 0, (BlockId(3), BlockId(4)), ()
+    )
+    executor.execute(Step(1, (first,)))
+    # A copy of the second block, and a sequence that goes on in it.
+    second = ScheduledSequence(
+        RequestId("b"),
+        tuple(prompt[18:]),
+        18,
+        0,
+        (BlockId(3), BlockId(9)),
+        (Sample(RequestId("b"), GREEDY, 0, 20),),
+    )
+    copies = (BlockCopy(BlockId(4), BlockId(9)),)
+    logits, _ = executor.logits(Step(2, (second,), copies))
+    assert np.array_equal(logits[-1], expected[-1])
+
+
+@pytest.mark.model
+def test_quantized_weights_keep_their_bits_and_come_close_to_float32(smollm2_path: Path) -> None:
+    model = Model(smollm2_path)
+    prompts = prompts_of(model, [3, 50, 17])
+    alone = [logits_of(model.native(threads=1), [p], 200, 1)[0] for p in prompts]
+    together = logits_of(model.native(), prompts, 7, 2)
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one, other)
+    reference = logits_of(model.reference(), prompts, 64, 3)
+    for ours, theirs in zip(alone, reference, strict=True):
+        # 8-bit activations: errors stay well below the spread of the logits themselves.
+        assert np.sqrt(np.mean((ours - theirs) ** 2)) < 0.15 * theirs.std()
