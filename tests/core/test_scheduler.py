@@ -2,6 +2,7 @@ import pytest
 from bookkeeping import Bench, expected_output, make_request
 
 from looseleaf.core.errors import CapacityError
+from looseleaf.core.hashing import sha256_hasher
 from looseleaf.core.request import Status
 from looseleaf.core.step import StepResult
 
@@ -431,3 +432,63 @@ def test_an_urgent_long_prompt_does_not_wait_for_a_less_urgent_one() -> None:
     bench.add(urgent)
     bench.step()
     assert urgent.num_computed_tokens > 0
+
+
+def test_a_short_request_passes_any_number_of_long_ones() -> None:
+    bench = Bench(num_blocks=40_000, block_size=16, max_num_batched_tokens=64, max_num_seqs=8)
+    bench.add(*(make_request(f"long{i}", 1000 + i, max_tokens=1) for i in range(150)))
+    short = make_request("short", 5, max_tokens=1)
+    bench.add(short)
+    for _ in range(2):
+        bench.step()
+    assert short.first_token_time is not None
+
+
+def test_samples_do_not_hash_the_prompt_again() -> None:
+    hashed = []
+
+    def counting(parent: bytes, token_ids) -> bytes:
+        hashed.append(tuple(token_ids))
+        return sha256_hasher(parent, token_ids)
+
+    bench = Bench(num_blocks=256, hasher=counting)
+    bench.add(make_request("a", 40, max_tokens=9, n=8))
+    bench.run()
+    prompt = {tuple(make_request("a", 40).token_ids[i : i + 4]) for i in range(0, 40, 4)}
+    assert sum(tokens in prompt for tokens in hashed) == 10
+
+
+def test_prompt_logprobs_of_samples_come_once() -> None:
+    bench = Bench(max_num_seqs=1)
+    bench.add(make_request("a", 9, n=2, max_tokens=3, prompt_logprobs=True))
+    bench.run()
+    assert sum(len(update.prompt_logprobs) for update in bench.updates) == 8
+
+
+def test_a_parent_that_ends_with_its_first_token_leaves_its_samples() -> None:
+    stop = expected_output(make_request("a", 7), 1)[0]
+    bench = Bench()
+    bench.add(make_request("a", 7, n=2, max_tokens=4, stop_token_ids=frozenset({stop})))
+    bench.run()
+    assert bench.outputs["a"] == [stop]
+    assert len(bench.outputs["a/1"]) == 4
+
+
+def test_a_prompt_in_the_making_keeps_seats_and_blocks_from_newcomers() -> None:
+    bench = Bench(num_blocks=12, max_num_seqs=3, max_num_batched_tokens=8)
+    bench.add(make_request("a", 20, n=3, max_tokens=2))
+    bench.step()
+    bench.add(make_request("b", 3, max_tokens=1))
+    assert set(scheduled(bench.step())) == {"a"}, "its samples have the other two seats"
+    bench.run()
+
+
+def test_an_ended_sequence_is_found_to_the_token() -> None:
+    bench = Bench()
+    first = make_request("a", 6, max_tokens=60)
+    bench.add(first)
+    for _ in range(4):
+        bench.step()
+    bench.abort("a")
+    again = make_request("b", [*first.token_ids[:9], 5])
+    assert bench.tables.match(again).num_tokens == 9

@@ -55,52 +55,40 @@ class KVAllocator(Protocol):
     @property
     def num_available(self) -> int:
         """Blocks that could be handed out now."""
-        ...
 
     def num_blocks_needed(self, request: Request) -> int:
         """The most blocks the request can ever come to hold."""
-        ...
 
     def match(self, request: Request) -> Match:
         """The longest stored prefix that leaves a token to compute. Holds nothing."""
-        ...
 
     def pending_keys(self, request: Request, match: Match) -> list[PendingKey]:
         """The prompt's blocks that `match` leaves to compute, the partial last included; empty if
         nobody could share them."""
-        ...
 
     def reserve(
         self, request: Request, num_tokens: int, match: Match | None = None, spare: int = 0
     ) -> Reservation | None:
         """Room for the first `num_tokens` tokens, writable from `num_computed_tokens` on: all or
         nothing. A new sequence passes its `match`; `spare` blocks must be left over."""
-        ...
 
     def fork(self, parent: Request, child: Request, num_tokens: int) -> bool:
         """Share `parent`'s first `num_tokens` tokens with `child`; False if that cannot be."""
-        ...
 
     def publish(self, request: Request) -> None:
         """Make the computed tokens' full blocks findable, and the prompt's partial last one."""
-        ...
 
     def free(self, request: Request) -> None:
         """Give up the sequence's blocks; what is stored in them may stay findable."""
-        ...
 
     def end_schedule(self) -> None:
         """No more reservations in this step: what only served as a source of copies is let go."""
-        ...
 
     def table(self, request_id: RequestId) -> tuple[BlockId, ...]:
         """The block table; empty if the sequence has none."""
-        ...
 
     def tables(self) -> dict[RequestId, tuple[BlockId, ...]]:
         """All block tables."""
-        ...
 
     def key_of(self, block_id: BlockId) -> BlockKey | None:
         """What the block can be found under now."""
-        ...

@@ -138,6 +138,8 @@ class BlockTables:
             self.pool.share(block_id)
         num_published = min(source.num_published, num_tokens // self.block_size)
         table = self._tables[child.request_id] = _Table(list(block_ids), num_published)
+        num_keys = num_tokens // self.block_size  # hashed once for all who share them
+        child.root_key, child.block_keys = parent.root_key, parent.block_keys[:num_keys]
         self._changed(child, table, 0, ())
         return True
 

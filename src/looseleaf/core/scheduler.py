@@ -22,8 +22,8 @@ from looseleaf.core.request import FinishReason, Request, RequestId, Status
 from looseleaf.core.step import Step, StepResult, TokenLogprobs, Update
 from looseleaf.core.step_builder import StepBuilder
 
-MAX_PASSED = 64
-"""Long prompts that shorter ones may pass in one step, so that a long queue is not searched."""
+MAX_EXAMINED = 64
+"""Long prompts that one step looks up in the cache, however many wait."""
 
 
 @dataclass(slots=True)
@@ -195,8 +195,6 @@ class Scheduler:
                     request.num_computed_tokens = 0  # its copies may not have been made
                     self._preempt(request)
 
-    # What `schedule` consists of.
-
     def _schedule_running(self, builder: StepBuilder) -> None:
         """Running requests in order; whoever is last gives way when memory runs out."""
         index = 0
@@ -221,13 +219,18 @@ class Scheduler:
 
     def _schedule_waiting(self, builder: StepBuilder, now: float) -> None:
         """Admit waiting requests in order while seats, tokens and blocks last."""
-        position = 0
+        position = examined = 0
         while position < len(self.waiting):
             request = self.waiting[position]
             if not self._has_room(request, builder):
                 if not self._make_way(request, builder):
                     return
                 continue
+            is_long = request.num_tokens > self.config.long_prefill_tokens
+            if is_long and examined == MAX_EXAMINED:
+                position += 1  # its turn comes; shorter ones pass
+                continue
+            examined += is_long
             match = self.allocator.match(request)
             pending = self.allocator.pending_keys(request, match)
             common = self.leaders.common(pending)
@@ -239,11 +242,9 @@ class Scheduler:
             num_tokens = builder.allowance(missing)
             if num_tokens == 0 and self._outranks_last(request):
                 num_tokens = min(missing, builder.budget)  # whoever has the share is less urgent
-            if num_tokens == 0 and position < MAX_PASSED:
+            if num_tokens == 0:
                 position += 1  # the long prompts' share is used up; shorter ones pass
                 continue
-            if num_tokens == 0:
-                return
             admitted = self._reserve_first(request, match, num_tokens, builder)
             if admitted is None:
                 if not self._make_way(request, builder):
@@ -258,8 +259,6 @@ class Scheduler:
     def _schedule_leftover(self, builder: StepBuilder) -> None:
         """What nobody else could use goes to the long prompts after all."""
         for request, num_planned in builder.curbed():
-            if request.status is not Status.RUNNING:
-                continue
             done = request.num_computed_tokens + num_planned
             more = min(builder.budget, request.num_tokens - done)
             if more > 0:
@@ -376,6 +375,7 @@ class Scheduler:
     def _start_fork(self, parent: Request, child: Request) -> None:
         child.parent_id = None
         child.num_cached_tokens = 0  # what siblings share is not a hit
+        child.num_scored_tokens = parent.num_scored_tokens
         child.first_scheduled_time = parent.first_scheduled_time
         num_computed, seats = parent.num_computed_tokens, self.config.max_num_seqs
         if len(self.running) >= seats or not self.allocator.fork(parent, child, num_computed):

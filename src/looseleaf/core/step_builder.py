@@ -1,5 +1,6 @@
 """A step in the making: who computes how many tokens, and what is left of the budget."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from looseleaf.core.allocator import Reservation
@@ -29,7 +30,7 @@ class StepBuilder:
         self._long_limit = self._long_budget = config.long_prefill_tokens
         self._block_size = block_size
         self._plans: dict[RequestId, _Plan] = {}
-        self._curbed: list[Request] = []
+        self._curbed: dict[RequestId, Request] = {}
 
     def allowance(self, num_missing: int) -> int:
         """How many of a request's `num_missing` tokens this step has room for now."""
@@ -39,7 +40,7 @@ class StepBuilder:
 
     def curb(self, request: Request) -> None:
         """Note a running request for which nothing of the long prompts' share is left."""
-        self._curbed.append(request)
+        self._curbed[request.request_id] = request
         self._promise(request, request.num_computed_tokens, 1)
 
     def plan(self, request: Request, num_tokens: int, reservation: Reservation) -> None:
@@ -48,12 +49,13 @@ class StepBuilder:
         num_missing = len(request.token_ids) - request.num_computed_tokens
         if num_missing > self._long_limit:
             self._long_budget -= num_tokens
-            self._curbed.append(request)
+            self._curbed[request.request_id] = request
         if num_tokens < num_missing or request.children:
             self._promise(request, request.num_computed_tokens + num_tokens, 1)
 
     def unplan(self, request: Request) -> bool:
         """Undo `plan`, as if the request had never been in this step. True if it had copies."""
+        self._curbed.pop(request.request_id, None)
         plan = self._plans.pop(request.request_id, None)
         if plan is None:
             return False
@@ -70,12 +72,11 @@ class StepBuilder:
         num_children = len(request.children)
         return rest - blocks_for(num_stored, self._block_size) + num_children, num_children
 
-    def curbed(self) -> list[tuple[Request, int]]:
-        """Long prompts, each with the tokens it has in this step so far."""
-        return [
-            (request, plan.num_tokens if (plan := self._plans.get(request.request_id)) else 0)
-            for request in self._curbed
-        ]
+    def curbed(self) -> Iterator[tuple[Request, int]]:
+        """Long prompts of this step or left out of it, each with the tokens it has so far."""
+        for request in list(self._curbed.values()):
+            plan = self._plans.get(request.request_id)
+            yield request, 0 if plan is None else plan.num_tokens
 
     def extend(self, request: Request, num_more: int, reservation: Reservation) -> None:
         """Let a long prompt have `num_more` tokens of what was left over."""
