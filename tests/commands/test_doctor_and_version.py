@@ -28,7 +28,8 @@ def test_json_of_the_doctor(call, tmp_path: Path) -> None:
         *("version", "python", "compiled_part", "executors", "architectures")
     ]
     assert report["looseleaf"]["version"] == looseleaf.__version__
-    assert report["looseleaf"]["executors"] == ["reference"]
+    native = [] if compiled() is None else ["native"]
+    assert report["looseleaf"]["executors"] == ["reference", *native]
     assert "llama" in report["looseleaf"]["architectures"]
     assert report["machine"].keys() >= {"processor", "cores_usable", "memory_available", "system"}
     assert report["machine"]["cores_usable"] >= 1
@@ -56,7 +57,7 @@ def test_people_get_the_same_facts(call) -> None:
     assert titles == ["looseleaf", "machine", "models", "dependencies"]
     facts = dict(line.split(maxsplit=1) for line in lines if line.startswith(" "))
     assert facts["version"] == looseleaf.__version__
-    assert facts["executors"] == "reference"
+    assert facts["executors"] == ("reference" if compiled() is None else "reference, native")
     assert facts["downloaded"] == "none"
 
 
@@ -68,6 +69,7 @@ def test_without_the_compiled_part_everything_runs_and_it_is_said_once(
     try:
         with caplog.at_level(logging.WARNING):
             report = call("doctor", "--json").json
+            assert report["looseleaf"]["executors"] == ["reference"]
             prompt = ("--prompt", "a", "--max-tokens", "2", "--json")
             call("generate", "--model", str(tiny_model), *prompt).json  # noqa: B018
         said = [r for r in caplog.records if "without its compiled part" in r.getMessage()]

@@ -59,7 +59,7 @@ def examine(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "version": __version__,
             "python": platform.python_version(),
             "compiled_part": "present" if native is not None else "missing",
-            "executors": list(EXECUTORS),
+            "executors": [name for name in EXECUTORS if name != "native" or native is not None],
             "architectures": list(supported()),
         },
         "machine": machine,
