@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.step import ScheduledSequence, Step
-from looseleaf.executors.rows import Rows
+from looseleaf.executors.rows import InvalidStepError, Rows
 
 Ints = NDArray[np.int64]
 
@@ -83,6 +83,18 @@ def make_batch(step: Step, rows: Rows) -> Batch:
         np.array(wanted, np.int64),
         tuple(ranges),
     )
+
+
+def check_batch(batch: Batch, vocab_size: int) -> None:
+    """Raise InvalidStepError for ids that would be looked up outside the vocabulary, and for a slot
+    written twice, which is a lost token."""
+    ids = batch.token_ids
+    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+        raise InvalidStepError(
+            f"token ids {ids.min()}..{ids.max()}, but the vocabulary has {vocab_size}"
+        )
+    if len(np.unique(batch.slots)) < len(batch.slots):
+        raise InvalidStepError("two tokens of a step are written to one slot")
 
 
 def _joined(parts: list[Ints]) -> Ints:

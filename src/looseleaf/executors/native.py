@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from looseleaf.compiled import compiled
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
-from looseleaf.executors.batch import Batch, make_batch
+from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
-from looseleaf.executors.native_program import CompiledProgram, compile_program
+from looseleaf.executors.native_program import compile_program
 from looseleaf.executors.rows import InvalidStepError, Rows
 from looseleaf.program.program import Program, RawWeight
 
@@ -60,14 +60,16 @@ class NativeExecutor:
         self._max_tokens = max_tokens
         self._num_valid_tokens = num_valid_tokens
         self._rows = Rows(num_blocks, block_size)
-        self._compiled: CompiledProgram | None = compile_program(program, max_positions)
+        compiled_program = compile_program(program, max_positions)
         # The runtime borrows all of these arrays.
         self._matrices = [
-            _packed(native, weights[name], num_threads) for name in self._compiled.matrices
+            _packed(native, weights[name], num_threads) for name in compiled_program.matrices
         ]
         self._vectors = [
-            np.ascontiguousarray(weights[name].data, np.float32) for name in self._compiled.vectors
+            np.ascontiguousarray(weights[name].data, np.float32)
+            for name in compiled_program.vectors
         ]
+        self._ropes = compiled_program.ropes
         kv = (program.num_layers, num_blocks, program.num_kv_heads)
         self._keys = np.zeros((*kv, program.head_dim, block_size), np.float32)
         self._values = np.zeros((*kv, block_size, program.head_dim), np.float32)
@@ -83,10 +85,10 @@ class NativeExecutor:
                 max_tokens,
             ),
             [(buffer.rows == "sampled", buffer.columns) for buffer in program.buffers],
-            self._compiled.ops,
+            compiled_program.ops,
             self._matrices,
             self._vectors,
-            self._compiled.ropes,
+            self._ropes,
             self._keys,
             self._values,
             num_threads,
@@ -106,7 +108,11 @@ class NativeExecutor:
         until the next call."""
         self._rows.update(step)
         batch = make_batch(step, self._rows)
-        self._check(batch)
+        check_batch(batch, self.program.vocab_size)
+        if len(batch.token_ids) > self._max_tokens:
+            raise InvalidStepError(
+                f"a step of {len(batch.token_ids)} tokens, planned for {self._max_tokens}"
+            )
         num_rows = len(batch.logits_rows)
         if num_rows > len(self._logits):
             self._logits = np.empty((num_rows, self.program.vocab_size), np.float32)
@@ -133,19 +139,6 @@ class NativeExecutor:
         self._runtime = None
         self._matrices, self._vectors = [], []
         self._keys = self._values = np.zeros((0, 0, 0, 0, 0), np.float32)
-
-    def _check(self, batch: Batch) -> None:
-        """The runtime trusts what it is given."""
-        ids = batch.token_ids
-        if len(ids) > self._max_tokens:
-            raise InvalidStepError(f"a step of {len(ids)} tokens, planned for {self._max_tokens}")
-        if len(ids) and not 0 <= ids.min() <= ids.max() < self.program.vocab_size:
-            raise InvalidStepError(
-                f"token ids {ids.min()}..{ids.max()}, but the vocabulary has "
-                f"{self.program.vocab_size}"
-            )
-        if len(np.unique(batch.slots)) < len(batch.slots):
-            raise InvalidStepError("two tokens of a step are written to one slot")
 
 
 def _packed(

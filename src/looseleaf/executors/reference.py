@@ -17,11 +17,11 @@ from threadpoolctl import ThreadpoolController
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
-from looseleaf.executors.batch import Batch, make_batch
+from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
 from looseleaf.executors.kv_cache import KVCache
 from looseleaf.executors.paged_attention import attend
-from looseleaf.executors.rows import InvalidStepError, Rows
+from looseleaf.executors.rows import Rows
 from looseleaf.program.op import (
     Add,
     Embed,
@@ -86,7 +86,7 @@ class ReferenceExecutor:
         for copy in step.copies:
             self._kv.copy(copy.source, copy.destination)
         batch = make_batch(step, self._rows)
-        self._check_tokens(batch)
+        check_batch(batch, self.program.vocab_size)
         run = _Run(self._weights, self._kv, batch)
         if len(batch.token_ids):
             # Threads of BLAS wait for each other at every small product: where anything else runs
@@ -102,17 +102,6 @@ class ReferenceExecutor:
         """Let go of the weights and the KV cache; once is enough, and more does no harm."""
         self._weights = {}
         self._kv.close()
-
-    def _check_tokens(self, batch: Batch) -> None:
-        """Negative ids would index from the end, and a slot written twice is a lost token."""
-        ids = batch.token_ids
-        if len(ids) and not 0 <= ids.min() <= ids.max() < self.program.vocab_size:
-            raise InvalidStepError(
-                f"token ids {ids.min()}..{ids.max()}, but the vocabulary has "
-                f"{self.program.vocab_size}"
-            )
-        if len(np.unique(batch.slots)) < len(batch.slots):
-            raise InvalidStepError("two tokens of a step are written to one slot")
 
 
 class _Run:
