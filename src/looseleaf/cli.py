@@ -22,6 +22,8 @@ COMMANDS = {
     "tokenize": "show the tokens of a text",
     "pull": "download a model and print where it is",
     "demo": "see block sharing, memory waste, and a real model using both",
+    "bench": "measure speed and memory on fixed workloads, and the kernels alone",
+    "perplexity": "say how well a model predicts a text, on one executor or two",
     "doctor": "say what this machine and this installation can do",
     "version": "print the version",
 }
@@ -83,7 +85,13 @@ def _discard_output() -> None:
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Adds the default where there is one to tell."""
+    """Adds the default where there is one to tell, and makes room for the longest command."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        # When it measures the names of commands, argparse forgets that it will indent them.
+        self._indent()
+        super().add_argument(action)
+        self._dedent()
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default
@@ -97,6 +105,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         prog="looseleaf",
         description="Serve language models on paged, shared, visible KV memory.",
         epilog="`looseleaf COMMAND --help` says more. Start with `looseleaf demo`.",
+        formatter_class=_HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"looseleaf {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

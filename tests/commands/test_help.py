@@ -36,6 +36,10 @@ FLAGS = {
     "tokenize": ("--model", "--no-parse-special", "--no-add-special", "--messages", "--json"),
     "pull": ("--list", "--json"),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
+    "bench": (),
+    "perplexity": (
+        *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),
+    ),
     "doctor": ("--json", "--no-bandwidth"),
     "version": ("--json",),
 }
@@ -44,8 +48,9 @@ FLAGS = {
 def test_the_top_lists_every_command(call) -> None:
     outcome = call("--help")
     assert (outcome.status, outcome.err) == (0, "")
+    width = max(map(len, COMMANDS)) + 2
     for name, summary in COMMANDS.items():
-        assert f"{name:10}{summary}" in outcome.out
+        assert f"{name:{width}}{summary}" in outcome.out
     assert FLAGS.keys() == COMMANDS.keys()
 
 

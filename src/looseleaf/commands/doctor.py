@@ -1,12 +1,12 @@
 """`looseleaf doctor`"""
 
 import argparse
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
 from looseleaf import __version__
+from looseleaf.bench.machine import processor, usable_cores
 from looseleaf.commands.options import add_json, print_json
 from looseleaf.compiled import compiled
 from looseleaf.engine.memory import available_memory
@@ -41,10 +41,10 @@ def run(options: argparse.Namespace) -> None:
 
 def examine(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     native = compiled()
-    threads = len(os.sched_getaffinity(0))
+    threads = usable_cores()
     cache_dir = options.cache_dir or default_cache_dir()
     machine: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": processor(),
         "cores_usable": threads,
         "memory_available": format_bytes(available_memory()),
         "system": platform.platform(terse=True),
@@ -69,17 +69,6 @@ def examine(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         },
         "dependencies": _dependencies(),
     }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _dependencies() -> dict[str, str]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from looseleaf.core.errors import LooseleafError
@@ -81,6 +82,10 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.scheduling_policy,
         help="who goes first",
     )
+    add_execution(parser)
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
     execution = parser.add_argument_group("execution")
     execution.add_argument(
         "--executor",
@@ -175,6 +180,21 @@ def print_json(value: Any) -> None:
     except UnicodeEncodeError:
         text = json.dumps(value)
     print(text)
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """For `type=` of an option that takes a whole number."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"it is {value}, but it must be at least {minimum}")
+        return value
+
+    return parse
 
 
 def memory_size(text: str) -> int:
