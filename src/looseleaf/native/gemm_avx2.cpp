@@ -152,24 +152,13 @@ template <int Rows, int Tiles>
   }
 }
 
-[[gnu::noinline]] void store_part(__m256 acc, std::int64_t columns, float* out, const float* bias) {
+[[gnu::noinline]] void store_part(__m256 acc, std::int64_t columns, float* out,
+                                  const float* addend) {
   float lanes[kTileWidth];
   _mm256_storeu_ps(lanes, acc);
   for (std::int64_t i = 0; i < columns; ++i) {
-    out[i] = bias == nullptr ? lanes[i] : lanes[i] + bias[i];
+    out[i] = addend == nullptr ? lanes[i] : lanes[i] + addend[i];
   }
-}
-
-// Writes the columns of one tile that exist.
-inline void store(__m256 acc, std::int64_t tile, std::int64_t n, float* out, const float* bias) {
-  const std::int64_t column = tile * kTileWidth;
-  if (bias != nullptr) bias += column;
-  if (column + kTileWidth > n) {
-    store_part(acc, n - column, out + column, bias);
-    return;
-  }
-  if (bias != nullptr) acc = _mm256_add_ps(acc, _mm256_loadu_ps(bias));
-  _mm256_storeu_ps(out + column, acc);
 }
 
 // What all blocks of one product have in common. A `Group` is kGroupSize inputs of a tile, or one
@@ -183,8 +172,24 @@ struct Product {
   std::int64_t n;
   float* out;
   std::int64_t out_stride;
-  const float* bias;
+  const float* addend;  // null, or what is added at the end
+  std::int64_t addend_stride;
 };
+
+// Writes the columns of one tile that exist.
+template <typename Group, typename Input>
+inline void store(const Product<Group, Input>& p, __m256 acc, std::int64_t row, std::int64_t tile) {
+  const std::int64_t column = tile * kTileWidth;
+  float* out = p.out + row * p.out_stride + column;
+  const float* addend =
+      p.addend == nullptr ? nullptr : p.addend + row * p.addend_stride + column;
+  if (column + kTileWidth > p.n) {
+    store_part(acc, p.n - column, out, addend);
+    return;
+  }
+  if (addend != nullptr) acc = _mm256_add_ps(acc, _mm256_loadu_ps(addend));
+  _mm256_storeu_ps(out, acc);
+}
 
 // Asks for the groups that come `ahead` groups after those at `w`. It may be past the end of the
 // matrix, which does no harm.
@@ -214,7 +219,7 @@ void block(const Product<Group, Input>& p, std::int64_t row, std::int64_t tile) 
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
     for (int t = 0; t < Tiles; ++t) {
-      store(acc[r][t], tile + t, p.n, p.out + (row + r) * p.out_stride, p.bias);
+      store(p, acc[r][t], row + r, tile + t);
     }
   }
 }
@@ -240,20 +245,20 @@ void multiply(const Product<Group, Input>& p, std::int64_t rows, std::int64_t ti
 template <typename Group>
 void matmul_quantized(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
                       std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                      std::int64_t out_stride, const float* bias) {
+                      std::int64_t out_stride, const float* addend, std::int64_t addend_stride) {
   const std::int64_t groups = weight.k / kGroupSize;
   const Product<Group, QuantizedGroup> product = {
       reinterpret_cast<const Group*>(weight.data), x, groups, groups, weight.n, out, out_stride,
-      bias};
+      addend, addend_stride};
   multiply(product, rows, tile_begin, tile_end);
 }
 
 void matmul_f32(const PackedWeight& weight, const float* x, std::int64_t x_stride,
                 std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                std::int64_t out_stride, const float* bias) {
+                std::int64_t out_stride, const float* addend, std::int64_t addend_stride) {
   const Product<F32Group, float> product = {
       reinterpret_cast<const F32Group*>(weight.data), x, weight.k, x_stride, weight.n, out,
-      out_stride, bias};
+      out_stride, addend, addend_stride};
   multiply(product, rows, tile_begin, tile_end);
 }
 

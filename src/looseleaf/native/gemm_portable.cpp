@@ -74,34 +74,38 @@ void add_group(const Q8Group& w, const QuantizedGroup& x, Lanes& acc) {
   }
 }
 
-// Writes the columns of one tile that exist.
-void store(const Lanes& acc, std::int64_t tile, std::int64_t n, float* out, const float* bias) {
+// Writes the columns of one tile that exist, to one row.
+void store(const Lanes& acc, std::int64_t tile, std::int64_t n, float* out, const float* addend) {
   const std::int64_t begin = tile * kTileWidth;
   const std::int64_t end = std::min(begin + kTileWidth, n);
   for (std::int64_t column = begin; column < end; ++column) {
     const float value = acc[column - begin];
-    out[column] = bias == nullptr ? value : value + bias[column];
+    out[column] = addend == nullptr ? value : value + addend[column];
   }
+}
+
+const float* addend_row(const float* addend, std::int64_t offset) {
+  return addend == nullptr ? nullptr : addend + offset;
 }
 
 template <typename Group>
 void matmul_quantized(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
                       std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                      std::int64_t out_stride, const float* bias) {
+                      std::int64_t out_stride, const float* addend, std::int64_t addend_stride) {
   const std::int64_t groups = weight.k / kGroupSize;
   for (std::int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const Group* w = reinterpret_cast<const Group*>(weight.data) + tile * groups;
     for (std::int64_t r = 0; r < rows; ++r) {
       Lanes acc = {};
       for (std::int64_t g = 0; g < groups; ++g) add_group(w[g], x[r * groups + g], acc);
-      store(acc, tile, weight.n, out + r * out_stride, bias);
+      store(acc, tile, weight.n, out + r * out_stride, addend_row(addend, r * addend_stride));
     }
   }
 }
 
 void matmul_f32(const PackedWeight& weight, const float* x, std::int64_t x_stride,
                 std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                std::int64_t out_stride, const float* bias) {
+                std::int64_t out_stride, const float* addend, std::int64_t addend_stride) {
   for (std::int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const float* w = reinterpret_cast<const float*>(weight.data) + tile * kTileWidth * weight.k;
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -111,7 +115,7 @@ void matmul_f32(const PackedWeight& weight, const float* x, std::int64_t x_strid
           acc[lane] = std::fma(w[i * kTileWidth + lane], x[r * x_stride + i], acc[lane]);
         }
       }
-      store(acc, tile, weight.n, out + r * out_stride, bias);
+      store(acc, tile, weight.n, out + r * out_stride, addend_row(addend, r * addend_stride));
     }
   }
 }

@@ -239,13 +239,13 @@ void Runtime::linear(const OpRecord& op, std::int64_t rows) {
   pool_.run(tiles, chunk_for(tiles, pool_.size()), [&](std::int64_t begin, std::int64_t end, int) {
     switch (weight.type) {
       case WeightType::q4:
-        gemm_.matmul_q4(weight, quantized_.data(), rows, begin, end, out, weight.n, bias);
+        gemm_.matmul_q4(weight, quantized_.data(), rows, begin, end, out, weight.n, bias, 0);
         return;
       case WeightType::q8:
-        gemm_.matmul_q8(weight, quantized_.data(), rows, begin, end, out, weight.n, bias);
+        gemm_.matmul_q8(weight, quantized_.data(), rows, begin, end, out, weight.n, bias, 0);
         return;
       case WeightType::f32:
-        gemm_.matmul_f32(weight, x, weight.k, rows, begin, end, out, weight.n, bias);
+        gemm_.matmul_f32(weight, x, weight.k, rows, begin, end, out, weight.n, bias, 0);
         return;
     }
   });
