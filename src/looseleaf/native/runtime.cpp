@@ -13,124 +13,75 @@ namespace {
 // Ranges per thread when a loop is split: enough that a slow thread does not hold up the others.
 constexpr std::int64_t kRangesPerThread = 4;
 
+// Numbers that one thread gets through in about the time that it takes to call another.
+constexpr std::int64_t kWorthSharing = 8192;
+
+// Floats of a part of a gate pass, which stay in the first level cache; twice as many are needed.
+constexpr std::int64_t kGateFloats = 2048;
+
 std::int64_t chunk_for(std::int64_t count, int num_threads) {
   return std::max<std::int64_t>(1, count / (num_threads * kRangesPerThread));
 }
 
-// Buffers that an op reads and may overwrite with its result.
-std::pair<std::int32_t, std::int32_t> replaceable(const OpRecord& op) {
-  switch (op.kind) {
-    case OpKind::add:
-    case OpKind::silu_mul:
-      return {op.first, op.second};
-    case OpKind::rms_norm:
-    case OpKind::rope:
-      return {op.first, -1};
-    default:
-      return {-1, -1};
-  }
+std::vector<bool> quantized_inputs(const std::vector<PackedWeight>& matrices) {
+  std::vector<bool> result;
+  for (const PackedWeight& matrix : matrices) result.push_back(matrix.type != WeightType::f32);
+  return result;
 }
 
 }  // namespace
 
-Runtime::Runtime(const Shape& shape, std::vector<BufferRecord> buffers, std::vector<OpRecord> ops,
-                 std::vector<PackedWeight> matrices, std::vector<const float*> vectors,
-                 std::vector<RopeTable> ropes, float* keys, float* values, int num_threads,
-                 const GemmKernels& gemm, const ElementwiseKernels& elementwise,
-                 const AttentionKernels& attention)
+Runtime::Runtime(const Shape& shape, std::vector<BufferRecord> buffers,
+                 const std::vector<OpRecord>& ops, Borrowed borrowed, int num_threads,
+                 const Kernels& kernels)
     : shape_(shape),
       buffers_(std::move(buffers)),
-      ops_(std::move(ops)),
-      matrices_(std::move(matrices)),
-      vectors_(std::move(vectors)),
-      ropes_(std::move(ropes)),
-      keys_(keys),
-      values_(values),
-      gemm_(gemm),
-      elementwise_(elementwise),
-      attention_(attention),
-      pool_(num_threads) {
-  plan();
-}
-
-// Gives each buffer a region of memory: one that is free at that moment, or the one of an input that
-// nobody reads afterwards.
-void Runtime::plan() {
-  const auto count = buffers_.size();
-  std::vector<std::size_t> last_use(count, 0);
-  for (std::size_t i = 0; i < ops_.size(); ++i) {
-    for (std::int32_t id : {ops_[i].first, ops_[i].second, ops_[i].target}) {
-      if (id >= 0) last_use[static_cast<std::size_t>(id)] = i;
-    }
-  }
-  region_of_.assign(count, -1);
-  std::vector<std::int64_t> columns;  // of each region
-  std::vector<std::int32_t> free_regions;
-  std::int64_t most_inputs = 0;
-  for (std::size_t i = 0; i < ops_.size(); ++i) {
-    const OpRecord& op = ops_[i];
-    if (op.kind == OpKind::linear) {
-      most_inputs = std::max(most_inputs, matrices_[static_cast<std::size_t>(op.weight)].k);
-    }
-    std::int32_t replaced = -1;
-    if (op.target >= 0) {
-      const std::int64_t wanted = buffers_[static_cast<std::size_t>(op.target)].columns;
-      const bool is_result = std::any_of(ops_.begin(), ops_.end(), [&](const OpRecord& other) {
-        return other.kind == OpKind::logits && other.first == op.target;
-      });
-      const auto [one, other] = replaceable(op);
-      for (std::int32_t id : {one, other}) {
-        if (replaced < 0 && id >= 0 && last_use[static_cast<std::size_t>(id)] == i &&
-            buffers_[static_cast<std::size_t>(id)].columns == wanted) {
-          replaced = id;
-        }
-      }
-      auto& region = region_of_[static_cast<std::size_t>(op.target)];
-      if (is_result) {
-        region = -1;
-      } else if (replaced >= 0) {
-        region = region_of_[static_cast<std::size_t>(replaced)];
-      } else if (!free_regions.empty()) {
-        region = free_regions.back();
-        free_regions.pop_back();
-        auto& width = columns[static_cast<std::size_t>(region)];
-        width = std::max(width, wanted);
-      } else {
-        region = static_cast<std::int32_t>(columns.size());
-        columns.push_back(wanted);
-      }
-    }
-    for (std::size_t id = 0; id < count; ++id) {
-      const bool ends = last_use[id] == i && region_of_[id] >= 0;
-      if (ends && static_cast<std::int32_t>(id) != replaced) free_regions.push_back(region_of_[id]);
-    }
-  }
+      borrowed_(std::move(borrowed)),
+      kernels_(kernels),
+      plan_(make_plan(buffers_, ops, quantized_inputs(borrowed_.matrices))),
+      pool_(num_threads),
+      profile_(plan_.passes.size()) {
   const auto tokens = static_cast<std::size_t>(shape_.max_tokens);
-  for (std::int64_t width : columns) {
+  const auto threads = static_cast<std::size_t>(pool_.size());
+  for (std::int64_t width : plan_.region_columns) {
     regions_.emplace_back(tokens * static_cast<std::size_t>(width));
   }
-  quantized_.resize(tokens * static_cast<std::size_t>(most_inputs / kGroupSize));
+  for (int i = 0; i < kNumAreas; ++i) {
+    areas_[i].resize(tokens * static_cast<std::size_t>(plan_.area_groups[i]));
+  }
+  std::int64_t widest = 2 * kGateFloats;
+  for (const BufferRecord& record : buffers_) widest = std::max(widest, record.columns);
+  scratch_floats_ = static_cast<std::size_t>(widest);
+  scratch_.resize(scratch_floats_ * threads);
   AttentionBatch batch{};
   batch.num_heads = shape_.num_heads;
   batch.num_kv_heads = shape_.num_kv_heads;
   batch.head_dim = shape_.head_dim;
   batch.block_size = shape_.block_size;
   workspace_floats_ = looseleaf::workspace_floats(batch);
-  workspace_.resize(workspace_floats_ * static_cast<std::size_t>(pool_.size()));
+  workspace_.resize(workspace_floats_ * threads);
 }
 
 std::size_t Runtime::workspace_bytes() const {
-  std::size_t total = workspace_.size() * sizeof(float) + quantized_.size() * sizeof(QuantizedGroup);
+  std::size_t total = (workspace_.size() + scratch_.size()) * sizeof(float);
+  for (const auto& area : areas_) total += area.size() * sizeof(QuantizedGroup);
   for (const auto& region : regions_) total += region.size() * sizeof(float);
   return total;
 }
 
-void Runtime::execute(const StepInput& step, float* logits) {
-  logits_ = logits;
-  quantized_buffer_ = -1;
+void Runtime::execute(const StepInput& step, float* logits, std::int64_t logits_stride) {
+  logits_ = {logits, logits_stride};
   copy_blocks(step);
   if (step.num_tokens == 0) return;
-  for (const OpRecord& op : ops_) run(op, step);
+  std::int64_t positions = 0;
+  if (profile_.enabled()) {
+    for (std::int64_t i = 0; i < step.num_tokens; ++i) positions += step.positions[i] + 1;
+  }
+  for (std::size_t i = 0; i < plan_.passes.size(); ++i) {
+    const Pass& pass = plan_.passes[i];
+    const std::int64_t read = pass.kind == PassKind::attention ? positions : 0;
+    profile_.measure(i, num_rows(pass, step), read, [&] { run(pass, step); });
+  }
 }
 
 void Runtime::copy_blocks(const StepInput& step) {
@@ -140,148 +91,273 @@ void Runtime::copy_blocks(const StepInput& step) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t base = i / step.num_copies * layer_floats();
       const std::int32_t* copy = step.copies + 2 * (i % step.num_copies);
-      for (float* cache : {keys_ + base, values_ + base}) {
+      for (float* cache : {borrowed_.keys + base, borrowed_.values + base}) {
         std::memcpy(cache + copy[1] * block, cache + copy[0] * block, bytes);
       }
     }
   });
 }
 
-void Runtime::run(const OpRecord& op, const StepInput& step) {
-  const std::int64_t count = op.target >= 0 ? rows(op.target, step) : step.num_tokens;
-  if (count == 0) return;
-  const std::int64_t columns =
-      op.target >= 0 ? buffers_[static_cast<std::size_t>(op.target)].columns : 0;
-  const std::int64_t chunk = chunk_for(count, pool_.size());
-  float* target = op.target >= 0 ? buffer(op.target) : nullptr;
-  const float* first = op.first >= 0 ? buffer(op.first) : nullptr;
-  const float* second = op.second >= 0 ? buffer(op.second) : nullptr;
-  switch (op.kind) {
-    case OpKind::embed: {
-      const PackedWeight& weight = matrices_[static_cast<std::size_t>(op.weight)];
-      pool_.run(count, chunk, [&](std::int64_t begin, std::int64_t end, int) {
-        for (std::int64_t i = begin; i < end; ++i) {
-          unpack_row(weight, step.token_ids[i], target + i * columns);
-        }
-      });
-      return;
-    }
-    case OpKind::linear:
-      linear(op, count);
-      return;
-    case OpKind::rms_norm: {
-      const float* weight = vectors_[static_cast<std::size_t>(op.weight)];
-      pool_.run(count, chunk, [&](std::int64_t begin, std::int64_t end, int) {
-        elementwise_.rms_norm(first + begin * columns, weight, target + begin * columns,
-                              end - begin, columns, op.number);
-      });
-      return;
-    }
-    case OpKind::rope: {
-      const RopeTable& table = ropes_[static_cast<std::size_t>(op.weight)];
-      pool_.run(count, chunk, [&](std::int64_t begin, std::int64_t end, int) {
-        float* part = target + begin * columns;
-        if (target != first) {
-          std::copy_n(first + begin * columns, (end - begin) * columns, part);
-        }
-        elementwise_.rope({part, end - begin, columns,
-                           static_cast<std::int32_t>(columns / shape_.head_dim), shape_.head_dim,
-                           table.rotary_dim, step.positions + begin, table.cosines, table.sines});
-      });
-      return;
-    }
-    case OpKind::write_kv: {
-      const std::int64_t width = std::int64_t{shape_.num_kv_heads} * shape_.head_dim;
-      const std::int64_t base = op.layer * layer_floats();
-      pool_.run(count, chunk, [&](std::int64_t begin, std::int64_t end, int) {
-        elementwise_.write_kv({first + begin * width, second + begin * width, step.slots + begin,
-                               end - begin, shape_.num_kv_heads, shape_.head_dim,
-                               shape_.block_size, keys_ + base, values_ + base});
-      });
-      return;
-    }
-    case OpKind::paged_attention:
-      attend(op, step);
-      return;
-    case OpKind::add:
-    case OpKind::silu_mul: {
-      const auto kernel = op.kind == OpKind::add ? elementwise_.add : elementwise_.silu_mul;
-      pool_.run(count, chunk, [&](std::int64_t begin, std::int64_t end, int) {
-        const std::int64_t at = begin * columns;
-        kernel(first + at, second + at, target + at, (end - begin) * columns);
-      });
-      return;
-    }
-    case OpKind::sampled_rows:
-      for (std::int64_t i = 0; i < count; ++i) {
-        std::copy_n(first + step.sampled_rows[i] * columns, columns, target + i * columns);
+void Runtime::run(const Pass& pass, const StepInput& step) {
+  const std::int64_t rows = num_rows(pass, step);
+  if (rows == 0) return;
+  switch (pass.kind) {
+    case PassKind::embed: embed(pass, step); return;
+    case PassKind::norm: norm(pass, step); return;
+    case PassKind::project: project(pass, rows); return;
+    case PassKind::gate: gate(pass, rows); return;
+    case PassKind::rope: rope(pass, step); return;
+    case PassKind::write_kv: write_kv(pass, step, 0, rows); return;
+    case PassKind::attention: attend(pass, step); return;
+    case PassKind::add:
+    case PassKind::silu_mul: combine(pass, rows); return;
+    case PassKind::sampled_rows: {
+      const Rows from = buffer(pass.source);
+      const Rows to = buffer(pass.target);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        std::copy_n(from.data + step.sampled_rows[i] * from.stride, columns(pass.source),
+                    to.data + i * to.stride);
       }
       return;
-    case OpKind::logits:
-      return;  // written where they belong by the product that made them
+    }
   }
 }
 
-void Runtime::linear(const OpRecord& op, std::int64_t rows) {
-  const PackedWeight& weight = matrices_[static_cast<std::size_t>(op.weight)];
-  const float* bias = op.bias >= 0 ? vectors_[static_cast<std::size_t>(op.bias)] : nullptr;
-  const float* x = buffer(op.first);
-  float* out = buffer(op.target);
-  if (weight.type != WeightType::f32 && quantized_buffer_ != op.first) {
-    const std::int64_t groups = weight.k / kGroupSize;
-    pool_.run(rows, chunk_for(rows, pool_.size()), [&](std::int64_t begin, std::int64_t end, int) {
-      gemm_.quantize_rows(x + begin * weight.k, weight.k, end - begin, weight.k,
-                          quantized_.data() + begin * groups);
-    });
-    quantized_buffer_ = op.first;
-  }
-  const std::int64_t tiles = num_tiles(weight.n);
-  pool_.run(tiles, chunk_for(tiles, pool_.size()), [&](std::int64_t begin, std::int64_t end, int) {
-    switch (weight.type) {
-      case WeightType::q4:
-        gemm_.matmul_q4(weight, quantized_.data(), rows, begin, end, out, weight.n, bias, 0);
-        return;
-      case WeightType::q8:
-        gemm_.matmul_q8(weight, quantized_.data(), rows, begin, end, out, weight.n, bias, 0);
-        return;
-      case WeightType::f32:
-        gemm_.matmul_f32(weight, x, weight.k, rows, begin, end, out, weight.n, bias, 0);
-        return;
+// Calls body(begin, end, thread) for parts of the rows, which have `columns` numbers each to be
+// worked on: on this thread alone where the others could hardly help.
+template <typename Body>
+void Runtime::for_rows(std::int64_t rows, std::int64_t columns, const Body& body) {
+  const std::int64_t chunk = std::max(chunk_for(rows, pool_.size()),
+                                      (kWorthSharing + columns - 1) / columns);
+  pool_.run(rows, chunk, body);
+}
+
+void Runtime::embed(const Pass& pass, const StepInput& step) {
+  const PackedWeight& weight = matrix(pass.weight);
+  const Rows to = buffer(pass.target);
+  for_rows(step.num_tokens, weight.k, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      unpack_row(weight, step.token_ids[i], to.data + i * to.stride);
     }
   });
 }
 
-void Runtime::attend(const OpRecord& op, const StepInput& step) {
-  const std::int64_t base = op.layer * layer_floats();
+void Runtime::norm(const Pass& pass, const StepInput& step) {
+  const float* weight = vector(pass.weight);
+  const std::int64_t width = columns(pass.target);
+  const Rows from = buffer(pass.source);
+  const Rows to = pass.stores_target ? buffer(pass.target) : Rows{};
+  for_rows(num_rows(pass, step), width, [&](std::int64_t begin, std::int64_t end, int thread) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t row = pass.reads_sampled ? step.sampled_rows[i] : i;
+      float* out = pass.stores_target ? to.data + i * to.stride : scratch(thread);
+      kernels_.elementwise.rms_norm(from.data + row * from.stride, weight, out, 1, width,
+                                    pass.number);
+      if (pass.quantized_out >= 0) {
+        kernels_.gemm.quantize_rows(out, width, 1, width, area(pass.quantized_out, i));
+      }
+    }
+  });
+}
+
+void Runtime::quantize_source(const Pass& pass, std::int64_t rows) {
+  if (!pass.quantizes_source) return;
+  const std::int64_t width = columns(pass.source);
+  const Rows from = buffer(pass.source);
+  for_rows(rows, width, [&](std::int64_t begin, std::int64_t end, int) {
+    kernels_.gemm.quantize_rows(from.data + begin * from.stride, from.stride, end - begin, width,
+                                area(pass.quantized_in, begin));
+  });
+}
+
+// Rows first_row .. first_row + rows - 1 of the columns of some tiles; column c of row r goes to
+// out[(r - first_row) * out_stride + c].
+void Runtime::multiply(const Pass& pass, const Product& product, std::int64_t first_row,
+                       std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end,
+                       float* out, std::int64_t out_stride) const {
+  const PackedWeight& weight = matrix(product.matrix);
+  const float* addend = product.bias >= 0 ? vector(product.bias) : nullptr;
+  std::int64_t addend_stride = 0;
+  if (product.residual >= 0) {
+    const Rows residual = buffer(product.residual);
+    addend = residual.data + first_row * residual.stride;
+    addend_stride = residual.stride;
+  }
+  if (weight.type == WeightType::f32) {
+    const Rows from = buffer(pass.source);
+    kernels_.gemm.matmul_f32(weight, from.data + first_row * from.stride, from.stride, rows,
+                             tile_begin, tile_end, out, out_stride, addend, addend_stride);
+    return;
+  }
+  const QuantizedGroup* x = area(pass.quantized_in, first_row);
+  const auto kernel =
+      weight.type == WeightType::q4 ? kernels_.gemm.matmul_q4 : kernels_.gemm.matmul_q8;
+  kernel(weight, x, rows, tile_begin, tile_end, out, out_stride, addend, addend_stride);
+}
+
+void Runtime::project(const Pass& pass, std::int64_t rows) {
+  quantize_source(pass, rows);
+  std::int64_t tiles = 0;
+  for (const Product& product : pass.products) tiles += num_tiles(matrix(product.matrix).n);
+  pool_.run(tiles, chunk_for(tiles, pool_.size()), [&](std::int64_t begin, std::int64_t end, int) {
+    // The range of all products' tiles in a row, product by product.
+    std::int64_t first = 0;
+    for (const Product& product : pass.products) {
+      const std::int64_t count = num_tiles(matrix(product.matrix).n);
+      const std::int64_t from = std::max<std::int64_t>(begin - first, 0);
+      const std::int64_t to = std::min(end - first, count);
+      if (from < to) {
+        const Rows out = buffer(product.target);
+        multiply(pass, product, 0, rows, from, to, out.data, out.stride);
+      }
+      first += count;
+    }
+  });
+}
+
+// A thread takes whole groups of columns, so that it can also quantize what it has made of them.
+void Runtime::gate(const Pass& pass, std::int64_t rows) {
+  quantize_source(pass, rows);
+  constexpr std::int64_t kTilesPerGroup = kGroupSize / kTileWidth;
+  const std::int64_t groups = columns(pass.target) / kGroupSize;
+  const Rows to = pass.stores_target ? buffer(pass.target) : Rows{};
+  const std::int64_t most_rows = std::min(rows, kGateFloats / kGroupSize);
+  const std::int64_t most_groups = kGateFloats / kGroupSize / most_rows;
+  pool_.run(groups, chunk_for(groups, pool_.size()), [&](std::int64_t begin, std::int64_t end,
+                                                         int thread) {
+    float* gates = scratch(thread);
+    float* ups = gates + kGateFloats;
+    for (std::int64_t group = begin; group < end; group += most_groups) {
+      const std::int64_t count = std::min(most_groups, end - group);
+      const std::int64_t width = count * kGroupSize;
+      for (std::int64_t row = 0; row < rows; row += most_rows) {
+        const std::int64_t height = std::min(most_rows, rows - row);
+        for (int i = 0; i < 2; ++i) {
+          float* out = (i == 0 ? gates : ups) - group * kGroupSize;
+          multiply(pass, pass.products[static_cast<std::size_t>(i)], row, height,
+                   group * kTilesPerGroup, (group + count) * kTilesPerGroup, out, width);
+        }
+        kernels_.elementwise.silu_mul(gates, ups, gates, height * width);
+        for (std::int64_t r = 0; r < height; ++r) {
+          const float* made = gates + r * width;
+          if (pass.stores_target) {
+            std::copy_n(made, width, to.data + (row + r) * to.stride + group * kGroupSize);
+          }
+          if (pass.quantized_out >= 0) {
+            kernels_.gemm.quantize_rows(made, width, 1, width,
+                                        area(pass.quantized_out, row + r) + group);
+          }
+        }
+      }
+    }
+  });
+}
+
+void Runtime::rope(const Pass& pass, const StepInput& step) {
+  std::int64_t width = 0;
+  for (const Rotation& rotation : pass.rotations) width += columns(rotation.source);
+  for_rows(step.num_tokens, width, [&](std::int64_t begin, std::int64_t end, int) {
+    for (const Rotation& rotation : pass.rotations) {
+      const RopeTable& table = borrowed_.ropes[static_cast<std::size_t>(rotation.table)];
+      const Rows from = buffer(rotation.source);
+      const Rows to = buffer(rotation.target);
+      float* part = to.data + begin * to.stride;
+      if (from.data != to.data) {
+        std::copy_n(from.data + begin * from.stride, (end - begin) * from.stride, part);
+      }
+      const auto heads = static_cast<std::int32_t>(columns(rotation.source) / shape_.head_dim);
+      kernels_.elementwise.rope({part, end - begin, to.stride, heads, shape_.head_dim,
+                                 table.rotary_dim, step.positions + begin, table.cosines,
+                                 table.sines});
+    }
+    if (pass.keys >= 0) write_kv(pass, step, begin, end);
+  });
+}
+
+void Runtime::write_kv(const Pass& pass, const StepInput& step, std::int64_t begin,
+                       std::int64_t end) {
+  const std::int64_t width = columns(pass.keys);
+  const std::int64_t base = pass.layer * layer_floats();
+  kernels_.elementwise.write_kv({buffer(pass.keys).data + begin * width,
+                                 buffer(pass.values).data + begin * width, step.slots + begin,
+                                 end - begin, shape_.num_kv_heads, shape_.head_dim,
+                                 shape_.block_size, borrowed_.keys + base,
+                                 borrowed_.values + base});
+}
+
+void Runtime::attend(const Pass& pass, const StepInput& step) {
+  const std::int64_t base = pass.layer * layer_floats();
   AttentionBatch batch{};
   batch.num_heads = shape_.num_heads;
   batch.num_kv_heads = shape_.num_kv_heads;
   batch.head_dim = shape_.head_dim;
   batch.block_size = shape_.block_size;
-  batch.scale = op.number;
+  batch.scale = pass.number;
   batch.soft_cap = 0.0F;
-  batch.window = op.window;
+  batch.window = pass.window;
   batch.num_sequences = step.num_sequences;
   batch.sequences = step.sequences;
-  batch.queries = buffer(op.first);
-  batch.keys = keys_ + base;
-  batch.values = values_ + base;
-  batch.out = buffer(op.target);
+  batch.queries = buffer(pass.source).data;
+  batch.keys = borrowed_.keys + base;
+  batch.values = borrowed_.values + base;
+  batch.out = buffer(pass.target).data;
   const std::int64_t units = num_units(batch);
   pool_.run(units, chunk_for(units, pool_.size()),
             [&](std::int64_t begin, std::int64_t end, int thread) {
               float* workspace =
                   workspace_.data() + static_cast<std::size_t>(thread) * workspace_floats_;
-              attention_.run_units(batch, begin, end, workspace);
+              kernels_.attention.run_units(batch, begin, end, workspace);
             });
 }
 
-float* Runtime::buffer(std::int32_t id) const {
-  const std::int32_t region = region_of_[static_cast<std::size_t>(id)];
-  return region < 0 ? logits_ : const_cast<float*>(regions_[static_cast<std::size_t>(region)].data());
+void Runtime::combine(const Pass& pass, std::int64_t rows) {
+  const auto kernel = pass.kind == PassKind::add ? kernels_.elementwise.add
+                                                 : kernels_.elementwise.silu_mul;
+  const std::int64_t width = columns(pass.target);
+  const Rows left = buffer(pass.source);
+  const Rows right = buffer(pass.second);
+  const Rows out = buffer(pass.target);
+  for_rows(rows, width, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      kernel(left.data + i * left.stride, right.data + i * right.stride, out.data + i * out.stride,
+             width);
+    }
+  });
 }
 
-std::int64_t Runtime::rows(std::int32_t id, const StepInput& step) const {
+const PackedWeight& Runtime::matrix(std::int32_t id) const {
+  return borrowed_.matrices[static_cast<std::size_t>(id)];
+}
+
+const float* Runtime::vector(std::int32_t id) const {
+  return borrowed_.vectors[static_cast<std::size_t>(id)];
+}
+
+std::int64_t Runtime::columns(std::int32_t id) const {
+  return buffers_[static_cast<std::size_t>(id)].columns;
+}
+
+Runtime::Rows Runtime::buffer(std::int32_t id) const {
+  if (id == plan_.result) return logits_;
+  const auto region = static_cast<std::size_t>(plan_.region_of[static_cast<std::size_t>(id)]);
+  return {const_cast<float*>(regions_[region].data()), columns(id)};
+}
+
+QuantizedGroup* Runtime::area(int index, std::int64_t row) const {
+  const auto groups = plan_.area_groups[index];
+  return const_cast<QuantizedGroup*>(areas_[index].data()) + row * groups;
+}
+
+float* Runtime::scratch(int thread) const {
+  return const_cast<float*>(scratch_.data()) + static_cast<std::size_t>(thread) * scratch_floats_;
+}
+
+// How many rows a pass makes.
+std::int64_t Runtime::num_rows(const Pass& pass, const StepInput& step) const {
+  std::int32_t id = pass.target;
+  if (!pass.products.empty() && pass.kind == PassKind::project) id = pass.products[0].target;
+  if (!pass.rotations.empty()) id = pass.rotations[0].target;
+  if (id < 0) return step.num_tokens;
   return buffers_[static_cast<std::size_t>(id)].sampled ? step.num_sampled : step.num_tokens;
 }
 

@@ -7,47 +7,13 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "gemm.h"
+#include "plan.h"
+#include "profile.h"
+#include "program.h"
 #include "threads.h"
 #include "weights.h"
 
 namespace looseleaf {
-
-enum class OpKind : std::int32_t {
-  embed,
-  linear,
-  rms_norm,
-  rope,
-  write_kv,
-  paged_attention,
-  add,
-  silu_mul,
-  sampled_rows,
-  logits,
-};
-
-// One op of a program (see program/op.py). Fields that a kind does not have stay as they are here.
-struct OpRecord {
-  OpKind kind;
-  std::int32_t target = -1;  // buffers
-  std::int32_t first = -1;
-  std::int32_t second = -1;
-  std::int32_t weight = -1;  // a matrix for embed and linear, a vector for rms_norm, a rope table
-  std::int32_t bias = -1;    // a vector
-  std::int32_t layer = 0;
-  std::int32_t window = 0;
-  float number = 0.0F;  // eps of rms_norm, scale of attention
-};
-
-struct BufferRecord {
-  bool sampled;  // a row per row of logits wanted, not per token
-  std::int64_t columns;
-};
-
-struct RopeTable {
-  std::int32_t rotary_dim;
-  const float* cosines;  // [position][rotary_dim / 2]
-  const float* sines;
-};
 
 struct Shape {
   std::int32_t num_layers;
@@ -57,6 +23,21 @@ struct Shape {
   std::int32_t block_size;
   std::int64_t num_blocks;
   std::int64_t max_tokens;  // of one step
+};
+
+// What the runtime borrows: all of it must outlive the runtime.
+struct Borrowed {
+  std::vector<PackedWeight> matrices;
+  std::vector<const float*> vectors;
+  std::vector<RopeTable> ropes;
+  float* keys;
+  float* values;
+};
+
+struct Kernels {
+  const GemmKernels& gemm;
+  const ElementwiseKernels& elementwise;
+  const AttentionKernels& attention;
 };
 
 // What a step brings along. Every pointer is the caller's and read only during the call.
@@ -75,51 +56,67 @@ struct StepInput {
 
 class Runtime {
  public:
-  // Weights, tables and the KV cache are not owned and must outlive the runtime. All memory that a
-  // step needs is taken here.
-  Runtime(const Shape& shape, std::vector<BufferRecord> buffers, std::vector<OpRecord> ops,
-          std::vector<PackedWeight> matrices, std::vector<const float*> vectors,
-          std::vector<RopeTable> ropes, float* keys, float* values, int num_threads,
-          const GemmKernels& gemm, const ElementwiseKernels& elementwise,
-          const AttentionKernels& attention);
+  // All memory that a step needs is taken here.
+  Runtime(const Shape& shape, std::vector<BufferRecord> buffers, const std::vector<OpRecord>& ops,
+          Borrowed borrowed, int num_threads, const Kernels& kernels);
 
-  // Makes the copies, then runs the program. `logits` gets [num_sampled][vocabulary].
-  void execute(const StepInput& step, float* logits);
+  // Makes the copies, then runs the program. `logits` gets a row for each of num_sampled, of the
+  // vocabulary's columns, `logits_stride` floats apart.
+  void execute(const StepInput& step, float* logits, std::int64_t logits_stride);
 
   int num_threads() const { return pool_.size(); }
   std::size_t workspace_bytes() const;
+  const Plan& plan() const { return plan_; }
+  Profile& profile() { return profile_; }
 
  private:
-  void plan();
-  void copy_blocks(const StepInput& step);
-  void run(const OpRecord& op, const StepInput& step);
-  void linear(const OpRecord& op, std::int64_t rows);
-  void attend(const OpRecord& op, const StepInput& step);
+  struct Rows {
+    float* data;
+    std::int64_t stride;
+  };
 
-  float* buffer(std::int32_t id) const;
-  std::int64_t rows(std::int32_t id, const StepInput& step) const;
+  void copy_blocks(const StepInput& step);
+  void run(const Pass& pass, const StepInput& step);
+  void embed(const Pass& pass, const StepInput& step);
+  void norm(const Pass& pass, const StepInput& step);
+  void project(const Pass& pass, std::int64_t rows);
+  void gate(const Pass& pass, std::int64_t rows);
+  void rope(const Pass& pass, const StepInput& step);
+  void attend(const Pass& pass, const StepInput& step);
+  void combine(const Pass& pass, std::int64_t rows);
+
+  void quantize_source(const Pass& pass, std::int64_t rows);
+  void multiply(const Pass& pass, const Product& product, std::int64_t first_row,
+                std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end, float* out,
+                std::int64_t out_stride) const;
+  void write_kv(const Pass& pass, const StepInput& step, std::int64_t begin, std::int64_t end);
+  template <typename Body>
+  void for_rows(std::int64_t rows, std::int64_t columns, const Body& body);
+
+  const PackedWeight& matrix(std::int32_t id) const;
+  const float* vector(std::int32_t id) const;
+  std::int64_t columns(std::int32_t id) const;
+  Rows buffer(std::int32_t id) const;
+  QuantizedGroup* area(int index, std::int64_t row) const;
+  float* scratch(int thread) const;
+  std::int64_t num_rows(const Pass& pass, const StepInput& step) const;
   std::int64_t layer_floats() const;
 
   Shape shape_;
   std::vector<BufferRecord> buffers_;
-  std::vector<OpRecord> ops_;
-  std::vector<PackedWeight> matrices_;
-  std::vector<const float*> vectors_;
-  std::vector<RopeTable> ropes_;
-  float* keys_;
-  float* values_;
-  const GemmKernels& gemm_;
-  const ElementwiseKernels& elementwise_;
-  const AttentionKernels& attention_;
+  Borrowed borrowed_;
+  Kernels kernels_;
+  Plan plan_;
   ThreadPool pool_;
+  Profile profile_;
 
-  std::vector<std::int32_t> region_of_;  // of each buffer; -1 for the logits
   std::vector<std::vector<float>> regions_;
-  std::vector<QuantizedGroup> quantized_;
-  std::int32_t quantized_buffer_ = -1;  // whose rows `quantized_` holds in this step
-  std::vector<float> workspace_;        // of attention, a part for each thread
+  std::vector<QuantizedGroup> areas_[kNumAreas];
+  std::vector<float> workspace_;  // of attention, a part for each thread
   std::size_t workspace_floats_ = 0;
-  float* logits_ = nullptr;
+  std::vector<float> scratch_;  // rows on their way from one op of a pass to the next, by thread
+  std::size_t scratch_floats_ = 0;
+  Rows logits_ = {};
 };
 
 }  // namespace looseleaf

@@ -104,18 +104,22 @@ std::unique_ptr<Runtime> make_runtime(
   const bool automatic = kernels == "auto";
   return std::make_unique<Runtime>(
       Shape{layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens},
-      std::move(buffer_records), std::move(op_records), std::move(packed), std::move(vector_data),
-      std::move(tables), keys.data(), values.data(), num_threads,
-      automatic ? gemm_kernels() : kernels_or_throw(gemm_kernels(kernels), kernels),
-      automatic ? elementwise_kernels() : kernels_or_throw(elementwise_kernels(kernels), kernels),
-      automatic ? attention_kernels() : kernels_or_throw(attention_kernels(kernels), kernels));
+      std::move(buffer_records), op_records,
+      Borrowed{std::move(packed), std::move(vector_data), std::move(tables), keys.data(),
+               values.data()},
+      num_threads,
+      Kernels{automatic ? gemm_kernels() : kernels_or_throw(gemm_kernels(kernels), kernels),
+              automatic ? elementwise_kernels()
+                        : kernels_or_throw(elementwise_kernels(kernels), kernels),
+              automatic ? attention_kernels()
+                        : kernels_or_throw(attention_kernels(kernels), kernels)});
 }
 
 void execute(Runtime& runtime, Array<const std::int32_t> token_ids,
              Array<const std::int32_t> positions, Array<const std::int64_t> slots,
              Array<const std::int32_t> sampled_rows, Array<const std::int32_t> tables,
              Array<const std::int64_t> sequences, Array<const std::int32_t> copies,
-             Array<float> logits) {
+             nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> logits) {
   // Each row of `sequences`: where its block table starts, its first row, its first position, and
   // how many tokens it has.
   std::vector<AttentionSequence> list;
@@ -136,7 +140,20 @@ void execute(Runtime& runtime, Array<const std::int32_t> token_ids,
                        copies.data(),
                        static_cast<std::int64_t>(copies.size() / 2)};
   nb::gil_scoped_release release;
-  runtime.execute(step, logits.data());
+  runtime.execute(step, logits.data(), static_cast<std::int64_t>(logits.shape(1)));
+}
+
+// (kind, first op, seconds, calls, rows, positions) of each pass.
+std::vector<std::tuple<std::string, int, double, std::int64_t, std::int64_t, std::int64_t>> profile(
+    Runtime& runtime) {
+  std::vector<std::tuple<std::string, int, double, std::int64_t, std::int64_t, std::int64_t>> list;
+  for (std::size_t i = 0; i < runtime.plan().passes.size(); ++i) {
+    const Pass& pass = runtime.plan().passes[i];
+    const PassTotals& totals = runtime.profile().totals()[i];
+    list.emplace_back(name_of(pass.kind), pass.first_op, totals.seconds, totals.calls, totals.rows,
+                      totals.positions);
+  }
+  return list;
 }
 
 }  // namespace
@@ -153,7 +170,14 @@ void bind_runtime(nb::module_& m) {
   nb::class_<Runtime>(m, "Runtime", "Runs a compiled program on packed weights.")
       .def("execute", &execute, "token_ids"_a, "positions"_a, "slots"_a, "sampled_rows"_a,
            "tables"_a, "sequences"_a, "copies"_a, "logits"_a,
-           "Make block copies, then run one step without the GIL; fills `logits`.")
+           "Make block copies, then run one step without the GIL; fills a row of `logits` (rows, "
+           "columns) for each of `sampled_rows`, in its first columns.")
+      .def("start_profile", [](Runtime& runtime) {
+             runtime.profile().reset();
+             runtime.profile().enable(true);
+           }, "Measure every pass from now on, from zero.")
+      .def("profile", &profile,
+           "(kind, first op, seconds, calls, rows, positions read) of each pass, in order.")
       .def_prop_ro("num_threads", &Runtime::num_threads)
       .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes);
   m.def("make_runtime", &make_runtime, "shape"_a, "buffers"_a, "ops"_a, "matrices"_a, "vectors"_a,

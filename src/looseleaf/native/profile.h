@@ -1,0 +1,51 @@
+// Where the time of a step goes, by pass of the plan.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace looseleaf {
+
+// What one pass did since the start or the last reset. `rows` are those computed, `positions` those
+// that attention read for them (summed over rows).
+struct PassTotals {
+  double seconds = 0.0;
+  std::int64_t calls = 0;
+  std::int64_t rows = 0;
+  std::int64_t positions = 0;
+};
+
+// Off until it is switched on: then a step costs a look at the clock per pass.
+class Profile {
+ public:
+  explicit Profile(std::size_t num_passes) : totals_(num_passes) {}
+
+  bool enabled() const { return enabled_; }
+  void enable(bool on) { enabled_ = on; }
+  void reset() { totals_.assign(totals_.size(), {}); }
+  const std::vector<PassTotals>& totals() const { return totals_; }
+
+  template <typename Body>
+  void measure(std::size_t pass, std::int64_t rows, std::int64_t positions, const Body& body) {
+    if (!enabled_) {
+      body();
+      return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    PassTotals& totals = totals_[pass];
+    totals.seconds += taken.count();
+    ++totals.calls;
+    totals.rows += rows;
+    totals.positions += positions;
+  }
+
+ private:
+  bool enabled_ = false;
+  std::vector<PassTotals> totals_;
+};
+
+}  // namespace looseleaf
