@@ -44,11 +44,14 @@ void ThreadPool::start(std::int64_t count, std::int64_t chunk, const void* body,
   // Nothing is left to take. A worker that has not come by now (its processor may be busy with
   // something else) is not waited for: it will find the loop closed.
   open_.store(false);
-  for (int spins = 0; inside_.load() != 0; ++spins) {
-    if (spins < kSpins) {
+  int spins = 0;
+  for (int inside = inside_.load(); inside != 0; inside = inside_.load()) {
+    if (++spins < kSpins) {
       pause();
     } else {
-      std::this_thread::yield();  // the processor may be needed by the one that is still working
+      // Sleeping, not yielding: the processor may be needed by the one that is still working, but
+      // then it has to come back at once, not after the turns of everybody else on the machine.
+      inside_.wait(inside);
     }
   }
 }
@@ -77,6 +80,7 @@ void ThreadPool::work(int thread) {
     inside_.fetch_add(1);
     if (open_.load()) take(thread);
     inside_.fetch_sub(1);
+    inside_.notify_one();
   }
 }
 
