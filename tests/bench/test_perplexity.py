@@ -39,10 +39,10 @@ def windows_of(path: Path, context: int, max_tokens: int = 20_000) -> list[Windo
     return cut_windows(tokenizer_of(path), TEXT, context=context, max_tokens=max_tokens)
 
 
-def expected_nll(path: Path, windows: Sequence[Window]) -> list[float]:
+def expected_nll(path: Path, windows: Sequence[Window], executor: str) -> list[float]:
     """Through the engine: tokens of the second half but for the one that begins it."""
     params = SamplingParams(max_tokens=0, prompt_logprobs=True)
-    with LLM(str(path), kv_cache_memory=2**20) as llm:
+    with LLM(str(path), executor=executor, kv_cache_memory=2**20) as llm:
         outputs = llm.generate([list(window) for window in windows], params)
     nll = []
     for output in outputs:
@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_engine(tiny_model: Path, context: int, executor
     if executor == "native" and compiled() is None:
         pytest.skip("the compiled part is not installed")
     windows = windows_of(tiny_model, context)
-    expected = expected_nll(tiny_model, windows)
+    expected = expected_nll(tiny_model, windows, executor)
     settings = EngineSettings(model=str(tiny_model), executor=executor, threads=2)
     told: list[None] = []
     scores = evaluate(settings, windows, lambda: told.append(None))

@@ -12,6 +12,7 @@ import tiny_gguf
 
 from looseleaf.bench.workloads import WORKLOADS
 from looseleaf.cli import main
+from looseleaf.engine.cores import physical_cores
 
 NAMES = [*WORKLOADS, "all", "gemm", "attention", "startup"]
 SMALL = {
@@ -26,8 +27,14 @@ SMALL = {
 }
 KEYS = (
     *("workload", "wall_s", "ttft_ms", "tpot_ms", "prefill_tokens_per_s", "decode_tokens_per_s"),
-    *("output_tokens_per_s", "peak_rss_mib", "executor", "threads", "model", "machine"),
+    *("output_tokens_per_s", "peak_rss_mib", "executor", "kv_cache_dtype", "threads", "model"),
+    "machine",
 )
+EXECUTION = {
+    "reference": {"executor": "reference", "kv_cache_dtype": "f32", "threads": 1},
+    "native": {"executor": "native", "kv_cache_dtype": "f16", "threads": physical_cores()},
+}
+BY_DEFAULT = EXECUTION[tiny_gguf.EXECUTOR]
 
 
 @pytest.fixture
@@ -60,6 +67,7 @@ def test_every_benchmark_explains_its_flags(call, name: str) -> None:
     wanted = ["--model", "--json", "--rounds", "--threads"]
     if name in WORKLOADS or name == "all":
         wanted += ["--warmup", "--executor", "--block-size", "--max-num-batched-tokens"]
+        wanted += ["--kv-cache-dtype", "--profile"]
     for flag in wanted:
         assert flag in outcome.out
     assert "(default: None)" not in outcome.out
@@ -70,7 +78,7 @@ def test_json_of_a_workload(bench, tiny_model: Path) -> None:
     assert result.keys() >= set(KEYS)
     assert next(iter(result)) == "workload"
     assert result["workload"] == "single"
-    assert (result["executor"], result["threads"]) == ("reference", 1)
+    assert result.items() >= BY_DEFAULT.items()
     assert result["model"] == str(tiny_model)
     assert result["machine"].keys() == {"cpu", "cores", "memory_gib"}
     assert result["rounds"] == len(result["wall_s_of_rounds"]) == 2
@@ -84,6 +92,17 @@ def test_json_of_a_workload(bench, tiny_model: Path) -> None:
         assert result[name] > 0
 
 
+def test_who_computed_is_told_as_it_was(bench, small) -> None:
+    once = ("--rounds", "1", "--warmup", "0")
+    reference = (*once, "--executor", "reference")
+    assert bench("single", *reference, "--json").json.items() >= EXECUTION["reference"].items()
+    assert "reference executor, threads: 1;" in bench("single", *reference).out
+    if tiny_gguf.EXECUTOR == "native":
+        given = ("--threads", "2", "--kv-cache-dtype", "f32")
+        result = bench("single", *once, "--json", *given).json
+        assert result.items() >= (BY_DEFAULT | {"threads": 2, "kv_cache_dtype": "f32"}).items()
+
+
 def test_engine_options_arrive(bench, small) -> None:
     chunks = ("--max-num-batched-tokens", "2", "--block-size", "1")
     result = bench("single", "--json", *chunks, "--rounds", "1").json
@@ -95,7 +114,8 @@ def test_engine_options_arrive(bench, small) -> None:
 def test_people_get_a_table(bench, small, name: str) -> None:
     outcome = bench(name, "--rounds", "1", "--warmup", "0")
     assert (outcome.status, outcome.err) == (0, "")
-    for told in (name.split("-")[0], "reference executor", "first token, ms", "MiB", "rounds: 1"):
+    executor = f"{tiny_gguf.EXECUTOR} executor"
+    for told in (name.split("-")[0], executor, "first token, ms", "MiB", "rounds: 1"):
         assert told in outcome.out
 
 
@@ -132,6 +152,8 @@ def test_a_workload_that_does_not_fit_is_refused_first(
         (("single", "--rounds", "two"), ["--rounds", "'two'"]),
         (("single", "--warmup", "-1"), ["--warmup"]),
         (("single", "--executor", "abacus"), ["'abacus'", "native"]),
+        (("single", "--kv-cache-dtype", "f8"), ["'f8'", "f16"]),
+        (("attention", "--kv-type", "auto"), ["'auto'", "f16"]),
         (("single", "--model", "smollm2-136m"), ["'smollm2-136m'"]),
         (("startup", "--model", "smollm2-136m"), ["'smollm2-136m'"]),
         (("startup", "--block-size", "3"), ["--block-size"]),
@@ -205,7 +227,8 @@ def test_attention(bench, fake_native: None) -> None:
 
 def test_startup(bench, tiny_model: Path) -> None:
     result = bench("startup", "--rounds", "1", "--json").json
-    assert (result["workload"], result["rounds"], result["executor"]) == ("startup", 1, "reference")
+    assert (result["workload"], result["rounds"]) == ("startup", 1)
+    assert result.items() >= BY_DEFAULT.items()
     assert 0 < result["first_token_s"] < result["end_s"] < 60
     assert result["first_run_s"] > 0
 
@@ -219,11 +242,19 @@ def test_startup_for_people(bench, monkeypatch: pytest.MonkeyPatch) -> None:
         return figures
 
     monkeypatch.setattr("looseleaf.bench.startup.measure_startup", fake)
-    table = bench("startup", "--threads", "1", "--executor", "native").out
-    for told in ("0.500", "0.750", "1.500", "first: 5"):
+    given = {"--threads": "1", "--executor": "native", "--kv-cache-dtype": "f32"}
+    given["--activations"] = "f32"
+    table = bench("startup", *(word for option in given.items() for word in option)).out
+    for told in ("0.500", "0.750", "1.500", "first: 5", "native executor, threads: 1;"):
         assert told in table
-    ((*_, executor, threads, number),) = commands
-    assert (executor, threads, number) == ("native", "--threads", "1")
+    (command,) = commands
+    assert {name: command[command.index(name) + 1] for name in given} == given
+
+
+def test_a_start_that_cannot_be_is_not_measured(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("looseleaf.bench.startup.measure_startup", None)
+    outcome = bench("startup", "--executor", "reference", "--kv-cache-dtype", "f16")
+    outcome.check_refused("kv_cache_dtype is 'f16'", "reference executor")
 
 
 def test_a_real_process(spawn, tiny_model: Path) -> None:

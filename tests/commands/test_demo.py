@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_gguf import KV_BYTES_PER_TOKEN
 
 from looseleaf.demo import sharing, waste
 from looseleaf.demo.chats import QUESTIONS, SYSTEM
@@ -174,7 +175,7 @@ def _check_model(model: dict[str, Any], path: Path) -> None:
     saved = model["blocks_without_sharing"] - model["blocks_used"]
     assert saved >= 7 * (min(cached[1:]) // 16)
     assert model["blocks_saved_fraction"] == saved / model["blocks_without_sharing"]
-    assert model["kv_bytes_saved"] == saved * 16 * 256
+    assert model["kv_bytes_saved"] == saved * 16 * KV_BYTES_PER_TOKEN
     use = model["utilisation"]
     assert 0 < use["pool"] < use["physical"] <= 1 < use["effective"]
     assert 0 <= model["waste"] <= 1 - use["physical"] + 1e-12

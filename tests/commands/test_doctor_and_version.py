@@ -6,9 +6,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tiny_gguf import EXECUTOR
 
 import looseleaf
 from looseleaf.compiled import compiled
+from looseleaf.engine.build import resolve_settings
+from looseleaf.engine.settings import EngineSettings
 
 
 def test_the_version_is_the_distributions(call, spawn) -> None:
@@ -25,11 +28,13 @@ def test_json_of_the_doctor(call, tmp_path: Path) -> None:
     report = call("doctor", "--json", "--no-bandwidth").json
     assert list(report) == ["looseleaf", "machine", "models", "dependencies"]
     assert list(report["looseleaf"]) == [
-        *("version", "python", "compiled_part", "executors", "architectures")
+        *("version", "python", "compiled_part", "executors", "auto_executor", "architectures")
     ]
     assert report["looseleaf"]["version"] == looseleaf.__version__
     native = [] if compiled() is None else ["native"]
-    assert report["looseleaf"]["executors"] == ["reference", *native]
+    assert report["looseleaf"]["executors"] == [*native, "reference"]
+    assert report["looseleaf"]["auto_executor"] == EXECUTOR
+    assert resolve_settings(EngineSettings(executor="auto")).executor == EXECUTOR
     assert "llama" in report["looseleaf"]["architectures"]
     assert report["machine"].keys() >= {"processor", "cores_usable", "memory_available", "system"}
     assert report["machine"]["cores_usable"] >= 1
@@ -57,7 +62,8 @@ def test_people_get_the_same_facts(call) -> None:
     assert titles == ["looseleaf", "machine", "models", "dependencies"]
     facts = dict(line.split(maxsplit=1) for line in lines if line.startswith(" "))
     assert facts["version"] == looseleaf.__version__
-    assert facts["executors"] == ("reference" if compiled() is None else "reference, native")
+    assert facts["executors"] == ("reference" if compiled() is None else "native, reference")
+    assert facts["auto_executor"] == EXECUTOR
     assert facts["downloaded"] == "none"
 
 
@@ -70,6 +76,7 @@ def test_without_the_compiled_part_everything_runs_and_it_is_said_once(
         with caplog.at_level(logging.WARNING):
             report = call("doctor", "--json").json
             assert report["looseleaf"]["executors"] == ["reference"]
+            assert report["looseleaf"]["auto_executor"] == "reference"
             prompt = ("--prompt", "a", "--max-tokens", "2", "--json")
             call("generate", "--model", str(tiny_model), *prompt).json  # noqa: B018
         said = [r for r in caplog.records if "without its compiled part" in r.getMessage()]

@@ -15,7 +15,7 @@ ENGINE_FLAGS = (
     "--kv-allocator",
     "--long-prefill-token-threshold",
     "--scheduling-policy",
-    "--executor",
+    *("--executor", "--threads", "--activations", "--kv-cache-dtype"),
 )
 SAMPLING_FLAGS = (
     *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--stop"),
@@ -30,6 +30,7 @@ FLAGS = {
     "chat": ("--model", "--system", "--verbose", *SAMPLING_FLAGS, *ENGINE_FLAGS),
     "generate": (
         *("--model", "--prompt", "--prompt-token-ids", "--json", "--n", "--no-prompt-logprobs"),
+        "--profile",
         *SAMPLING_FLAGS,
         *ENGINE_FLAGS,
     ),
@@ -39,6 +40,7 @@ FLAGS = {
     "bench": (),
     "perplexity": (
         *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),
+        *("--activations", "--kv-cache-dtype"),
     ),
     "doctor": ("--json", "--no-bandwidth"),
     "version": ("--json",),
@@ -76,6 +78,9 @@ def test_values_that_are_chosen_by_default_are_told(call) -> None:
         "0 picks a free one (default: 8000)",
         "equal beginnings (default: True)",
         "fits into the KV cache)",
+        "auto is native where it is installed (default: auto)",
+        "auto is f16 (native) or f32 (reference) (default: auto)",
+        "(default: the physical cores this process may use)",
     ):
         assert told in out
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_gguf import EXECUTOR
 
 from looseleaf.bench.perplexity import cut_windows, evaluate
 from looseleaf.compiled import compiled
@@ -15,7 +16,7 @@ from looseleaf.weights.gguf import GGUFFile
 TEXT = "".join(random.Random(2).choices("the quick brown fox é", k=700))
 KEYS = (
     *("perplexity", "standard_error", "mean_nll", "num_scored_tokens", "num_windows", "context"),
-    *("executor", "model"),
+    *("executor", "kv_cache_dtype", "activations", "model"),
 )
 
 
@@ -45,7 +46,9 @@ def test_json(perplexity, file: Path, tiny_model: Path) -> None:
     assert result["standard_error"] == scores.standard_error
     assert result["num_windows"] == len(windows) >= 7
     assert result["num_scored_tokens"] == 49 * len(windows)
-    assert (result["context"], result["executor"]) == (100, "reference")
+    assert (result["context"], result["executor"]) == (100, EXECUTOR)
+    assert result["kv_cache_dtype"] == {"native": "f16", "reference": "f32"}[EXECUTOR]
+    assert result["activations"] == "int8"
     assert result["model"] == str(tiny_model)
 
 

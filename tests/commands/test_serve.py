@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tiny_gguf import EXECUTOR
 
 from looseleaf.engine.build import Stack
 
@@ -71,6 +72,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--kv-cache-memory", "256KiB", "--no-enable-prefix-caching"),
         *("--scheduling-policy", "priority", "--long-prefill-token-threshold", "5"),
         *("--enable-log-requests", "--max-body-bytes", "1MiB", "--shutdown-timeout", "7"),
+        *("--kv-cache-dtype", "f32", "--activations", "f32", "--threads", "3"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
@@ -88,7 +90,12 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)
     assert (config.max_model_len, config.policy) == (100, "priority")
     assert config.long_prefill_token_threshold == 5
+    # In float32 a token takes 256 bytes.
     assert (stack.memory.num_blocks, stack.memory.block_size) == (256 * 1024 // (8 * 256), 8)
+    settings = stack.settings
+    assert (settings.executor, settings.kv_cache_dtype) == (EXECUTOR, "f32")
+    assert settings.activations == "f32"
+    assert settings.threads == 3 or EXECUTOR == "reference"
     assert not stack.engine.scheduler.allocator.prefix_caching
 
 

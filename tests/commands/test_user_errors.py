@@ -37,6 +37,8 @@ PROMPTS = {
         ["40 tokens", "at most 32", "31 tokens"],
     ),
 }
+F32 = ("--kv-cache-dtype", "f32")
+"""A block of the tiny model takes 4 KiB then, on every executor."""
 SETTINGS = {
     "no block": (["--block-size", "0"], ["block_size is 0", "at least 1"]),
     "a block larger than memory": (
@@ -50,13 +52,23 @@ SETTINGS = {
     "memory in words": (["--kv-cache-memory", "lots"], ["'lots'", "2GiB", "512M"]),
     "memory in an unknown unit": (["--kv-cache-memory", "2TiB"], ["'2TiB'", "2GiB"]),
     "less than no memory": (["--kv-cache-memory=-5"], ["'-5'", "2GiB"]),
-    "no memory": (["--kv-cache-memory", "0"], ["0 B", "4.0 KiB", "kv_cache_memory"]),
+    "no memory": (["--kv-cache-memory", "0", *F32], ["0 B", "4.0 KiB", "kv_cache_memory"]),
     "more memory than there is": (["--kv-cache-memory", "100000GiB"], ["100000.0 GiB", "only"]),
-    "memory for less than a block": (["--kv-cache-memory", "4095"], ["4.0 KiB", "one block"]),
+    "memory for less than a block": (
+        ["--kv-cache-memory", "4095", *F32],
+        ["4.0 KiB", "one block"],
+    ),
     "memory for less than the context": (
-        ["--kv-cache-memory", "64KiB", "--max-model-len", "512"],
+        ["--kv-cache-memory", "64KiB", "--max-model-len", "512", *F32],
         ["128.0 KiB", "64.0 KiB", "max_model_len to 256"],
     ),
+    "KV that the executor has not": (
+        ["--executor", "reference", "--kv-cache-dtype", "f16"],
+        ["kv_cache_dtype is 'f16'", "reference executor keeps f32", "native"],
+    ),
+    "an unknown type of KV": (["--kv-cache-dtype", "f8"], ["'f8'", "auto", "f16"]),
+    "unknown activations": (["--activations", "int4"], ["'int4'", "int8", "f32"]),
+    "no thread": (["--threads", "0"], ["threads is 0", "between 1 and 256"]),
 }
 SAMPLING = {
     "no sample": (["--n", "0"], ["n is 0", "1 and 128"]),
@@ -171,14 +183,16 @@ def test_a_cache_that_is_a_file(call, monkeypatch: pytest.MonkeyPatch, tiny_mode
     call("pull").check_refused(str(tiny_model), "Choose another cache folder")
 
 
+@pytest.mark.parametrize("executor", ["reference", "native"])
 def test_memory_that_the_machine_does_not_give(
-    call, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+    call, monkeypatch: pytest.MonkeyPatch, tiny_model: Path, executor: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 250 GiB")
 
-    monkeypatch.setattr("looseleaf.engine.build.ReferenceExecutor", refuse)
-    outcome = call("generate", "--model", str(tiny_model), "--prompt", "a")
+    monkeypatch.setattr(f"looseleaf.engine.build.{executor.title()}Executor", refuse)
+    model = ("--model", str(tiny_model), "--executor", executor)
+    outcome = call("generate", *model, "--prompt", "a")
     outcome.check_refused("out of memory", "250 GiB")
 
 

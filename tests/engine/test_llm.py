@@ -2,13 +2,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_gguf import KV_BYTES_PER_TOKEN
 
 from looseleaf import LLM, CapacityError, ConfigError, LooseleafError, SamplingParams
+from looseleaf.compiled import compiled
 from looseleaf.core import invariants
 from looseleaf.core.scheduler import Scheduler
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["hello", "a longer prompt with more tokens in it", "hello there", "x", "hello"]
+# 16 blocks of 4 tokens: too few for all prompts at once.
+SMALL = {"block_size": 4, "kv_cache_memory": 16 * 4 * KV_BYTES_PER_TOKEN}
+
+native = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
 
 
 @pytest.fixture
@@ -53,7 +59,7 @@ def test_answers_come_in_the_order_of_the_prompts_on_every_call(make_llm) -> Non
         {"enable_prefix_caching": False},
         {"block_size": 1},
         {"block_size": 3},
-        {"block_size": 4, "kv_cache_memory": 16 * 4 * 256},
+        SMALL,
         {"kv_allocator": "contiguous-max", "max_model_len": 64},
         {"kv_allocator": "contiguous-pow2"},
         {"kv_allocator": "contiguous-oracle"},
@@ -80,8 +86,10 @@ def test_seeded_output_is_the_same_alone_batched_preempted_and_among_siblings(ma
         for prompt, p in zip(PROMPTS, params, strict=True)
     ]
     assert len(set(alone)) == len(PROMPTS)
-    for settings in ({}, {"block_size": 4, "kv_cache_memory": 16 * 4 * 256}):
-        assert tokens(make_llm(**settings).generate(PROMPTS, params)) == alone
+    for settings in ({}, SMALL):
+        llm = make_llm(**settings)
+        assert tokens(llm.generate(PROMPTS, params)) == alone
+        assert (llm.engine.scheduler.counters.preemptions > 0) is (settings is SMALL)
     siblings = SamplingParams(
         n=4, temperature=1.0, seed=0, max_tokens=12, ignore_eos=True, top_p=0.9
     )
@@ -227,19 +235,42 @@ def test_settings_that_cannot_work_say_why(tiny_model: Path, settings, message) 
         LLM(str(tiny_model), **settings)
 
 
-def test_c142_a_context_that_does_not_fit_names_the_largest_that_does(tiny_model: Path) -> None:
-    # One token takes 2 * 2 layers * 2 KV heads * 8 * 4 bytes = 256; 100,000 bytes hold 24 blocks.
-    with pytest.raises(ConfigError, match=r"128.0 KiB.*97.7 KiB.*max_model_len to 384 or less"):
-        LLM(str(tiny_model), kv_cache_memory=100_000, max_model_len=512)
-    with LLM(str(tiny_model), kv_cache_memory=100_000, max_model_len=384) as llm:
+@pytest.mark.parametrize(
+    ("dtype", "memory", "told"),
+    [
+        ("f32", 100_000, r"128\.0 KiB.*97\.7 KiB"),
+        pytest.param("f16", 50_000, r"64\.0 KiB.*48\.8 KiB", marks=native),
+    ],
+)
+def test_c142_a_context_that_does_not_fit_names_the_largest_that_does(
+    tiny_model: Path, dtype: str, memory: int, told: str
+) -> None:
+    # One token takes 2 * 2 layers * 2 KV heads * 8 = 64 numbers: 256 bytes in f32, 128 in f16.
+    # A block takes 4,096 or 2,048 bytes, and the memory holds 24 of them.
+    def make(**settings: Any) -> LLM:
+        return LLM(str(tiny_model), kv_cache_memory=memory, kv_cache_dtype=dtype, **settings)
+
+    with pytest.raises(ConfigError, match=told + ".*max_model_len to 384 or less"):
+        make(max_model_len=512)
+    with make(max_model_len=384) as llm:
         assert llm.stack.memory.num_blocks == 24
-    with LLM(str(tiny_model), kv_cache_memory=100_000) as llm:
+    with make() as llm:
         assert llm.stack.memory.max_model_len == 384
 
 
-def test_memory_can_be_given_as_people_write_it(tiny_model: Path) -> None:
-    with LLM(str(tiny_model), kv_cache_memory="64KiB") as llm:
-        assert llm.stack.memory.num_tokens == 256
+@pytest.mark.parametrize(
+    ("settings", "num_tokens"),
+    [
+        ({"executor": "reference"}, 256),
+        pytest.param({"executor": "native"}, 512, marks=native),
+        pytest.param({"executor": "native", "kv_cache_dtype": "f32"}, 256, marks=native),
+    ],
+)
+def test_memory_can_be_given_as_people_write_it(
+    tiny_model: Path, settings: dict[str, str], num_tokens: int
+) -> None:
+    with LLM(str(tiny_model), kv_cache_memory="64KiB", **settings) as llm:
+        assert llm.stack.memory.num_tokens == num_tokens
 
 
 def test_an_interrupted_call_leaves_an_engine_that_works(make_llm) -> None:

@@ -1,12 +1,22 @@
 """A tiny random llama as a real GGUF file: 2 layers, 4 heads on 2 KV heads, byte-level tokens."""
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
 import numpy as np
 
+from looseleaf.compiled import compiled
+
 HIDDEN, FFN, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 32, 64, 2, 4, 2, 8
 CONTEXT = 512
+
+EXECUTOR = "reference" if compiled() is None else "native"
+"""The one that is used by default."""
+
+KV_BYTES_PER_TOKEN = 2 * LAYERS * KV_HEADS * HEAD_DIM * {"reference": 4, "native": 2}[EXECUTOR]
+"""By default: float32 on the reference executor, float16 on the native one."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message.role }}\n{{ message.content }}<|end|>\n"
@@ -21,7 +31,10 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-def write_tiny_model(path: Path, seed: int = 0) -> Path:
+def write_tiny_model(
+    path: Path, seed: int = 0, *, types: Sequence[gguf.GGMLQuantizationType] = ()
+) -> Path:
+    """Matrices are float32, or have `types` in turn."""
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("Tiny")
@@ -46,8 +59,15 @@ def write_tiny_model(path: Path, seed: int = 0) -> Path:
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)
 
+    kinds = itertools.cycle(types)
+
     def add(name: str, *shape: int, scale: float = 0.3) -> None:
-        writer.add_tensor(name, (rng.standard_normal(shape) * scale).astype(np.float32))
+        values = (rng.standard_normal(shape) * scale).astype(np.float32)
+        if types:
+            kind = next(kinds)
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, values)
 
     add("token_embd.weight", len(tokens), HIDDEN, scale=1.0)
     for i in range(LAYERS):

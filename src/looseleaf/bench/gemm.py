@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from looseleaf.bench.kernels import Kernels
+from looseleaf.bench.peaks import measure_peaks
 from looseleaf.bench.progress import Advance
 from looseleaf.bench.shapes import Product
 from looseleaf.bench.timing import Timed, median_seconds
@@ -11,9 +12,6 @@ from looseleaf.bench.timing import Timed, median_seconds
 ROWS = (1, 4, 8, 32, 128, 512)
 
 PACKED_TYPES = ("q4", "q8", "f32")
-
-BANDWIDTH_BYTES = 256 * 2**20
-"""Read for the measurement: several times any ordinary last-level cache."""
 
 
 def measure_products(
@@ -32,15 +30,11 @@ def measure_products(
     reading the matrix: `share_of_bandwidth` is of the speed at which memory is read, and goes past
     1 for a matrix that stays in a cache.
     """
-    peaks = {
-        "f32": kernels.peak_f32_flops(threads) / 2,
-        "int8": kernels.peak_int8_madds(threads),
-    }
-    bandwidth = kernels.read_bandwidth(BANDWIDTH_BYTES, threads)
+    peaks = measure_peaks(threads, kernels)
     results = []
     for product in products:
         n, k, packed_type, _ = product
-        peak = peaks["f32" if packed_type == "f32" else "int8"]
+        peak = peaks.f32_madds if packed_type == "f32" else peaks.int8_madds
         for num_rows in rows:
             seconds = median_seconds(_run(kernels, product, num_rows, threads), rounds)
             speed = n * k * num_rows / seconds
@@ -55,13 +49,13 @@ def measure_products(
             }
             if num_rows == 1:
                 read = kernels.packed_bytes(packed_type, n, k) / seconds
-                result |= {"gb_per_s": read / 1e9, "share_of_bandwidth": read / bandwidth}
+                result |= {"gb_per_s": read / 1e9, "share_of_bandwidth": read / peaks.bytes}
             results.append(result)
             advance()
     return {
-        "peak_int8_gmadds_per_s": peaks["int8"] / 1e9,
-        "peak_f32_gmadds_per_s": peaks["f32"] / 1e9,
-        "read_gb_per_s": bandwidth / 1e9,
+        "peak_int8_gmadds_per_s": peaks.int8_madds / 1e9,
+        "peak_f32_gmadds_per_s": peaks.f32_madds / 1e9,
+        "read_gb_per_s": peaks.bytes / 1e9,
         "products": results,
     }
 

@@ -9,7 +9,6 @@ from looseleaf.bench.machine import (
     machine,
     peak_memory_mib,
     reset_peak_memory,
-    usable_cores,
 )
 from looseleaf.bench.progress import progress
 from looseleaf.bench.workloads import WORKLOADS, Workload
@@ -18,6 +17,7 @@ from looseleaf.commands.options import (
     add_execution,
     add_json,
     add_model,
+    add_profile,
     at_least,
     engine_settings,
     print_json,
@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_threads(gemm)
     attention = add("attention", KERNELS["attention"], _run_attention, 5)
-    attention.add_argument("--kv-type", default="f32", help="how keys and values are stored")
+    attention.add_argument(
+        "--kv-type", default="f32", choices=("f32", "f16"), help="how keys and values are stored"
+    )
     _add_threads(attention)
     add_execution(add("startup", KERNELS["startup"], _run_startup, 5))
 
@@ -85,6 +87,7 @@ def _add_workload(parser: argparse.ArgumentParser, workloads: list[Workload]) ->
         "--warmup", type=at_least(0), default=1, metavar="N", help="runs before those that count"
     )
     add_engine(parser)
+    add_profile(parser)
 
 
 def _add_threads(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +95,7 @@ def _add_threads(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=at_least(1),
         metavar="N",
-        help="threads to compute with (default: the cores this process may use)",
+        help="threads to compute with (default: the physical cores this process may use)",
     )
 
 
@@ -106,6 +109,7 @@ def _list(_: argparse.Namespace) -> None:
 
 def _run_workloads(options: argparse.Namespace) -> None:
     # Only now: the list and the help need no engine.
+    from looseleaf.bench.profile import profile_json, show_profile, start_profile
     from looseleaf.bench.rounds import check_fits, measure
     from looseleaf.bench.tables import show_workloads
     from looseleaf.engine.build import build
@@ -119,16 +123,24 @@ def _run_workloads(options: argparse.Namespace) -> None:
         with LLM(stack=build(settings)) as llm:
             for other in options.workloads:
                 check_fits(llm, other)  # before any of them takes its time
+            if options.profile:
+                start_profile(llm.engine)
             with progress(workload.name, options.warmup + options.rounds) as advance:
                 figures = measure(
                     llm, workload, rounds=options.rounds, warmup=options.warmup, advance=advance
                 )
+            if options.profile and options.json:
+                figures["profile"] = profile_json(llm.engine)
+            elif options.profile:
+                show_profile(llm.engine)
         results.append(
             {
                 "workload": workload.name,
                 **figures,
                 "peak_rss_mib": peak_memory_mib(),
-                "executor": settings.executor,
+                "executor": llm.stack.settings.executor,
+                "kv_cache_dtype": llm.stack.settings.kv_cache_dtype,
+                "threads": llm.stack.settings.threads,
                 **_circumstances(options),
             }
         )
@@ -157,6 +169,7 @@ def _run_gemm(options: argparse.Namespace) -> None:
             functions, products, threads=_threads(options), rounds=options.rounds, advance=advance
         )
     figures["passes"] = passes(counts, figures["products"]) if counts else []
+    figures["threads"] = _threads(options)
     _report(options, "gemm", figures, show_products)
 
 
@@ -180,22 +193,38 @@ def _run_attention(options: argparse.Namespace) -> None:
     )
     with progress("comparisons", num_comparisons(BLOCK_SIZES)) as advance:
         figures = measure_attention(attention, BLOCK_SIZES, advance)
-    _report(options, "attention", {**figures, "kv_type": options.kv_type}, show_attention)
+    figures |= {"kv_type": options.kv_type, "threads": _threads(options)}
+    _report(options, "attention", figures, show_attention)
 
 
 def _run_startup(options: argparse.Namespace) -> None:
     from looseleaf.bench.startup import measure_startup
     from looseleaf.bench.tables import show_startup
+    from looseleaf.engine.build import resolve_settings
+    from looseleaf.engine.settings import EngineSettings
 
+    used = resolve_settings(
+        EngineSettings(
+            executor=options.executor,
+            threads=options.threads,
+            kv_cache_dtype=options.kv_cache_dtype,
+        )
+    )
     resolve(options.model, cache_dir=options.cache_dir)  # no download is to be measured
     command = [sys.executable, "-m", "looseleaf", "generate", "--model", options.model]
     command += ["--prompt", "The capital of France is", "--max-tokens", "1", "--ignore-eos"]
-    command += ["--executor", options.executor]
+    command += ["--executor", options.executor, "--kv-cache-dtype", options.kv_cache_dtype]
+    command += ["--activations", options.activations]
     if options.threads is not None:
         command += ["--threads", str(options.threads)]
     with progress("starts", 1 + options.rounds) as advance:
         figures = measure_startup(command, options.rounds, advance)
-    _report(options, "startup", {**figures, "executor": options.executor}, show_startup)
+    figures |= {
+        "executor": used.executor,
+        "kv_cache_dtype": used.kv_cache_dtype,
+        "threads": used.threads,
+    }
+    _report(options, "startup", figures, show_startup)
 
 
 def _report(
@@ -213,11 +242,10 @@ def _report(
 
 
 def _threads(options: argparse.Namespace) -> int:
-    """How many compute: the reference executor always takes one."""
-    if getattr(options, "executor", "native") == "reference":
-        return 1
-    return options.threads or usable_cores()
+    from looseleaf.engine.cores import physical_cores
+
+    return options.threads or physical_cores()
 
 
 def _circumstances(options: argparse.Namespace) -> dict[str, Any]:
-    return {"threads": _threads(options), "model": options.model, "machine": machine()}
+    return {"model": options.model, "machine": machine()}

@@ -10,7 +10,7 @@ from looseleaf.bench.machine import processor, usable_cores
 from looseleaf.commands.options import add_json, print_json
 from looseleaf.compiled import compiled
 from looseleaf.engine.memory import available_memory
-from looseleaf.engine.settings import EXECUTORS, format_bytes
+from looseleaf.engine.settings import format_bytes
 from looseleaf.models.registry import supported
 from looseleaf.weights.source import default_cache_dir
 
@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> None:
 
 def examine(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     native = compiled()
+    executors = ["reference"] if native is None else ["native", "reference"]
     threads = usable_cores()
     cache_dir = options.cache_dir or default_cache_dir()
     machine: dict[str, Any] = {
@@ -59,7 +60,8 @@ def examine(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "version": __version__,
             "python": platform.python_version(),
             "compiled_part": "present" if native is not None else "missing",
-            "executors": [name for name in EXECUTORS if name != "native" or native is not None],
+            "executors": executors,
+            "auto_executor": executors[0],  # as engine.build.resolve_settings has it
             "architectures": list(supported()),
         },
         "machine": machine,

@@ -9,6 +9,7 @@ from looseleaf.commands.options import (
     add_engine,
     add_json,
     add_model,
+    add_profile,
     add_sampling,
     engine_settings,
     parse_json,
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_sampling(parser, max_tokens=128, temperature=0.0)
     add_engine(parser)
+    add_profile(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -45,9 +47,17 @@ def run(options: argparse.Namespace) -> None:
         options, n=options.n, prompt_logprobs=options.json and options.prompt_logprobs
     )
     with LLM(stack=build(engine_settings(options))) as llm:
+        if options.profile:
+            # Only now: nobody else needs it, and it is measured how fast this command starts.
+            from looseleaf.bench.profile import profile_json, show_profile, start_profile
+
+            start_profile(llm.engine)
         if options.json:
             (output,) = llm.generate([prompt], params)
-            print_json(_as_json(output))
+            result = _as_json(output)
+            if options.profile:
+                result["profile"] = profile_json(llm.engine)
+            print_json(result)
         elif options.n > 1:
             (output,) = llm.generate([prompt], params)
             for sample in output.outputs:
@@ -62,6 +72,8 @@ def run(options: argparse.Namespace) -> None:
                 sys.stdout.write(delta.text)
                 sys.stdout.flush()
             print()
+        if options.profile and not options.json:
+            show_profile(llm.engine)
 
 
 def _prompt(options: argparse.Namespace) -> str | Sequence[int]:

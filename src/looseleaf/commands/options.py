@@ -9,7 +9,14 @@ from typing import Any
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.policy import POLICIES
 from looseleaf.core.request import SamplingParams
-from looseleaf.engine.settings import EXECUTORS, KV_ALLOCATORS, EngineSettings, parse_bytes
+from looseleaf.engine.settings import (
+    ACTIVATIONS,
+    EXECUTORS,
+    KV_ALLOCATORS,
+    KV_CACHE_DTYPES,
+    EngineSettings,
+    parse_bytes,
+)
 
 DEFAULTS = EngineSettings()
 
@@ -91,13 +98,36 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         "--executor",
         choices=EXECUTORS,
         default=DEFAULTS.executor,
-        help="who does the arithmetic: NumPy in float32, or C++ on packed weights (new, faster)",
+        help="who does the arithmetic: C++ on packed weights (native), or NumPy in float32 "
+        "(reference, slow); auto is native where it is installed",
     )
     execution.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="threads of the native executor (default: the cores this process may use)",
+        help="threads of the native executor (default: the physical cores this process may use)",
+    )
+    execution.add_argument(
+        "--activations",
+        choices=ACTIVATIONS,
+        default=DEFAULTS.activations,
+        help="what the native executor multiplies quantized weights with; f32 is slower, and as "
+        "close to the reference as float32 gets",
+    )
+    execution.add_argument(
+        "--kv-cache-dtype",
+        choices=KV_CACHE_DTYPES,
+        default=DEFAULTS.kv_cache_dtype,
+        help="how keys and values are stored; auto is f16 (native) or f32 (reference)",
+    )
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="say where the time of the native executor went: by pass, by layer, and against the "
+        "machine's roofline",
     )
 
 
@@ -133,6 +163,8 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         enable_prefix_caching=options.enable_prefix_caching,
         scheduling_policy=options.scheduling_policy,
         threads=options.threads,
+        activations=options.activations,
+        kv_cache_dtype=options.kv_cache_dtype,
         cache_dir=options.cache_dir,
     )
 

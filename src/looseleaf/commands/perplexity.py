@@ -23,7 +23,7 @@ from looseleaf.commands.options import (
     read_stdin,
 )
 from looseleaf.core.errors import ConfigError, LooseleafError
-from looseleaf.engine.build import load_text
+from looseleaf.engine.build import load_text, resolve_settings
 from looseleaf.engine.settings import EXECUTORS, EngineSettings
 from looseleaf.weights.gguf import GGUFFile
 from looseleaf.weights.source import resolve
@@ -35,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tokens, in windows of which the second half is scored, as llama.cpp's tool does. Lower is "
         "better; figures compare for the same text, tokenizer and context only."
     )
-    parser.epilog = (
-        "An example: looseleaf perplexity wiki.test.raw --executor native --compare reference"
-    )
+    parser.epilog = "An example: looseleaf perplexity wiki.test.raw --compare reference"
     parser.add_argument("file", metavar="FILE", help="the text, or - for standard input")
     add_model(parser)
     add_json(parser)
@@ -61,18 +59,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     windows = _windows(options)
-    scores = _evaluate(options, options.executor, windows)
+    settings = _settings(options)
+    scores = _evaluate(settings, windows)
     result: dict[str, Any] = {
         **summary(scores),
         "num_scored_tokens": len(scores.nll),
         "num_windows": len(windows),
         "context": options.context,
-        "executor": options.executor,
+        "executor": settings.executor,
+        "kv_cache_dtype": settings.kv_cache_dtype,
+        "activations": settings.activations,
         "model": options.model,
     }
     if options.compare is not None:
-        other = _evaluate(options, options.compare, windows)
-        result["compare"] = {"executor": options.compare, **comparison(scores, other)}
+        # The second one as it is by default: the options are for the first.
+        compared = resolve_settings(
+            EngineSettings(
+                model=options.model, executor=options.compare, cache_dir=options.cache_dir
+            )
+        )
+        other = _evaluate(compared, windows)
+        result["compare"] = {"executor": compared.executor, **comparison(scores, other)}
     result["machine"] = machine()
     if options.json:
         print_json(result)
@@ -104,14 +111,21 @@ def _read(path: str) -> bytes:
         raise LooseleafError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _evaluate(options: argparse.Namespace, executor: str, windows: list[Window]) -> Scores:
-    settings = EngineSettings(
-        model=options.model,
-        executor=executor,
-        threads=options.threads,
-        cache_dir=options.cache_dir,
+def _settings(options: argparse.Namespace) -> EngineSettings:
+    return resolve_settings(
+        EngineSettings(
+            model=options.model,
+            executor=options.executor,
+            threads=options.threads,
+            activations=options.activations,
+            kv_cache_dtype=options.kv_cache_dtype,
+            cache_dir=options.cache_dir,
+        )
     )
-    with progress(f"windows, {executor} executor", len(windows)) as advance:
+
+
+def _evaluate(settings: EngineSettings, windows: list[Window]) -> Scores:
+    with progress(f"windows, {settings.executor} executor", len(windows)) as advance:
         return evaluate(settings, windows, advance)
 
 

@@ -1,18 +1,19 @@
 """From settings to a running engine: resolve, load, size the memory, put the parts together."""
 
 import logging
-import os
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from looseleaf.compiled import compiled
 from looseleaf.core.allocator import KVAllocator
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.contiguous import ContiguousTables
+from looseleaf.core.errors import ConfigError
 from looseleaf.core.events import EventLog
 from looseleaf.core.hashing import BlockHasher
 from looseleaf.core.scheduler import Scheduler
+from looseleaf.engine.cores import physical_cores
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
 from looseleaf.engine.settings import EngineSettings
@@ -30,7 +31,8 @@ from looseleaf.weights.source import known_models, resolve
 
 logger = logging.getLogger(__name__)
 
-KV_BYTES_PER_ELEMENT = 4
+KV_BYTES = {"f32": 4, "f16": 2}
+"""Of one number in the KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ class LoadedText:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Everything that one model's serving needs. `engine` is to be closed by its owner."""
+    """Everything that one model's serving needs. `engine` is to be closed by its owner. `settings`
+    are those it was built with, with nothing left to "auto"."""
 
+    settings: EngineSettings
     engine: Engine
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -74,11 +78,33 @@ def build_scheduler(
     return Scheduler(settings.scheduler_config(memory.max_model_len), allocator)
 
 
+def resolve_settings(settings: EngineSettings) -> EngineSettings:
+    """What "auto" and None mean here, for the executor's settings. Raises ConfigError for what the
+    executor cannot do."""
+    executor = settings.executor
+    if executor == "auto":
+        executor = "reference" if compiled() is None else "native"
+    dtype = settings.kv_cache_dtype
+    if dtype == "auto":
+        dtype = "f16" if executor == "native" else "f32"
+    if executor == "reference" and dtype != "f32":
+        raise ConfigError(
+            f"kv_cache_dtype is {dtype!r}, but the reference executor keeps f32: leave it out, or "
+            f"use the native executor"
+        )
+    return replace(
+        settings,
+        executor=executor,
+        kv_cache_dtype=dtype,
+        threads=settings.threads or (physical_cores() if executor == "native" else 1),
+    )
+
+
 def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     """Load the model and make an engine for it. Raises LooseleafError for anything a user can
     mend: a name that is unknown, a damaged file, memory that does not suffice."""
-    compiled()  # says so now if it is missing
     start = time.perf_counter()
+    settings = resolve_settings(settings)
     path = resolve(_servable(settings.model), cache_dir=settings.cache_dir)
     with GGUFFile(path) as file:
         text = load_text(file)
@@ -86,7 +112,7 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
         # Sized before the weights are read, so that what cannot fit is said at once.
         memory = plan_memory(
             settings,
-            config.kv_bytes_per_token(KV_BYTES_PER_ELEMENT),
+            config.kv_bytes_per_token(KV_BYTES[settings.kv_cache_dtype]),
             config.context_length,
             weight_bytes=4 * program.num_parameters,
         )
@@ -95,7 +121,7 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
     engine = Engine(scheduler, executor)
-    return Stack(engine, text.tokenizer, text.chat_template, config, memory)
+    return Stack(settings, engine, text.tokenizer, text.chat_template, config, memory)
 
 
 def _build_executor(
@@ -114,7 +140,9 @@ def _build_executor(
             memory.block_size,
             max_tokens=settings.max_num_batched_tokens,
             max_positions=memory.max_model_len,
-            num_threads=settings.threads or len(os.sched_getaffinity(0)),
+            num_threads=settings.threads or 1,
+            kv_dtype=settings.kv_cache_dtype,
+            activations=settings.activations,
             num_valid_tokens=config.tokenizer_size,
         )
     return ReferenceExecutor(

@@ -8,7 +8,9 @@ from looseleaf.core.config import CacheConfig, SchedulerConfig
 from looseleaf.core.contiguous import RULES
 from looseleaf.core.errors import ConfigError
 
-EXECUTORS = ("reference", "native")
+EXECUTORS = ("auto", "native", "reference")
+KV_CACHE_DTYPES = ("auto", "f32", "f16")
+ACTIVATIONS = ("int8", "f32")
 KV_ALLOCATORS = ("paged", *(f"contiguous-{rule}" for rule in RULES))
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -18,18 +20,24 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20
 class EngineSettings:
     """`max_model_len` None is the model's context, or what fits into the KV cache if that is less.
     `kv_cache_memory` is in bytes, or like "2GiB"; None is a share of the memory that is available.
-    Downloads go to `cache_dir`; None is the user's own. `threads` is for the native executor; None
-    is one for each core that this process may use."""
+    Downloads go to `cache_dir`; None is the user's own.
+
+    `executor` "auto" is the native one, or the reference where there is no compiled part. The rest
+    is for the native executor: `threads` None is one for each physical core that this process may
+    use; `kv_cache_dtype` "auto" is f16; `activations` are what products with quantized weights
+    take."""
 
     model: str = "smollm2-135m"
-    executor: str = "reference"
+    executor: str = "auto"
     threads: int | None = None
+    activations: str = "int8"
     block_size: int = 16
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 512
     max_model_len: int | None = None
     long_prefill_token_threshold: int | None = None
     kv_cache_memory: int | str | None = None
+    kv_cache_dtype: str = "auto"
     kv_allocator: str = "paged"
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
@@ -38,6 +46,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("executor", self.executor, EXECUTORS),
+            ("activations", self.activations, ACTIVATIONS),
+            ("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES),
             ("kv_allocator", self.kv_allocator, KV_ALLOCATORS),
         ):
             if value not in known:

@@ -16,6 +16,7 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
+from looseleaf.executors.native_profile import PassTotals, Work, passes_done
 from looseleaf.executors.native_program import compile_program
 from looseleaf.executors.rows import InvalidStepError, Rows
 from looseleaf.program.program import Program, RawWeight
@@ -48,6 +49,8 @@ class NativeExecutor:
         max_positions: int,
         num_threads: int,
         num_valid_tokens: int | None = None,
+        kv_dtype: str = "f32",
+        activations: str = "int8",
         kernels: str = "auto",
     ) -> None:
         native = compiled()
@@ -65,6 +68,9 @@ class NativeExecutor:
         self._matrices = [
             _packed(native, weights[name], num_threads) for name in compiled_program.matrices
         ]
+        packed = dict(zip(compiled_program.matrices, self._matrices, strict=True))
+        self._weight_bytes = {name: data.nbytes for name, (*_, data) in packed.items()}
+        self._quantized = [name for name, (kind, *_) in packed.items() if kind != "f32"]
         self._vectors = [
             np.ascontiguousarray(weights[name].data, np.float32)
             for name in compiled_program.vectors
@@ -133,6 +139,24 @@ class NativeExecutor:
             self._logits,
         )
         return self._logits[:num_rows], batch
+
+    @property
+    def num_threads(self) -> int:
+        return int(self._runtime.num_threads)
+
+    def start_profile(self) -> None:
+        """From now on, measure how long every pass takes."""
+        self._runtime.start_profile()
+
+    def profile(self) -> list[Work]:
+        """What every pass of the program did since `start_profile`, in order."""
+        return passes_done(
+            self.program,
+            [PassTotals(*totals) for totals in self._runtime.profile()],
+            self._weight_bytes,
+            self._quantized,
+            kv_bytes_per_number=self._keys.itemsize,
+        )
 
     def close(self) -> None:
         """Stop the threads and let go of weights and KV cache; more than once does no harm."""

@@ -8,13 +8,18 @@
 
 namespace looseleaf {
 
-// What one pass did since the start or the last reset. `rows` are those computed, `positions` those
-// that attention read for them (summed over rows).
+// The size of one step, as far as it decides what a pass has to do.
+struct PassSize {
+  std::int64_t rows = 0;       // that are computed
+  std::int64_t positions = 0;  // that attention sees, summed over rows
+  std::int64_t contexts = 0;   // that attention reads at least: summed over sequences
+};
+
+// What one pass did since the profile was started.
 struct PassTotals {
   double seconds = 0.0;
   std::int64_t calls = 0;
-  std::int64_t rows = 0;
-  std::int64_t positions = 0;
+  PassSize size;
 };
 
 // Off until it is switched on: then a step costs a look at the clock per pass.
@@ -28,7 +33,7 @@ class Profile {
   const std::vector<PassTotals>& totals() const { return totals_; }
 
   template <typename Body>
-  void measure(std::size_t pass, std::int64_t rows, std::int64_t positions, const Body& body) {
+  void measure(std::size_t pass, const PassSize& size, const Body& body) {
     if (!enabled_) {
       body();
       return;
@@ -39,8 +44,9 @@ class Profile {
     PassTotals& totals = totals_[pass];
     totals.seconds += taken.count();
     ++totals.calls;
-    totals.rows += rows;
-    totals.positions += positions;
+    totals.size.rows += size.rows;
+    totals.size.positions += size.positions;
+    totals.size.contexts += size.contexts;
   }
 
  private:

@@ -73,14 +73,21 @@ void Runtime::execute(const StepInput& step, float* logits, std::int64_t logits_
   logits_ = {logits, logits_stride};
   copy_blocks(step);
   if (step.num_tokens == 0) return;
-  std::int64_t positions = 0;
+  PassSize attended;
   if (profile_.enabled()) {
-    for (std::int64_t i = 0; i < step.num_tokens; ++i) positions += step.positions[i] + 1;
+    for (std::int32_t i = 0; i < step.num_sequences; ++i) {
+      const AttentionSequence& sequence = step.sequences[i];
+      const std::int64_t end = sequence.first_position + sequence.num_tokens;
+      const std::int64_t before = sequence.first_position;
+      attended.contexts += end;
+      attended.positions += (end * (end + 1) - before * (before + 1)) / 2;
+    }
   }
   for (std::size_t i = 0; i < plan_.passes.size(); ++i) {
     const Pass& pass = plan_.passes[i];
-    const std::int64_t read = pass.kind == PassKind::attention ? positions : 0;
-    profile_.measure(i, num_rows(pass, step), read, [&] { run(pass, step); });
+    PassSize size = pass.kind == PassKind::attention ? attended : PassSize{};
+    size.rows = num_rows(pass, step);
+    profile_.measure(i, size, [&] { run(pass, step); });
   }
 }
 

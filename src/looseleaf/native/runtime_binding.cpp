@@ -143,15 +143,18 @@ void execute(Runtime& runtime, Array<const std::int32_t> token_ids,
   runtime.execute(step, logits.data(), static_cast<std::int64_t>(logits.shape(1)));
 }
 
-// (kind, first op, seconds, calls, rows, positions) of each pass.
-std::vector<std::tuple<std::string, int, double, std::int64_t, std::int64_t, std::int64_t>> profile(
-    Runtime& runtime) {
-  std::vector<std::tuple<std::string, int, double, std::int64_t, std::int64_t, std::int64_t>> list;
+// (kind, first op, seconds, calls, rows, positions, contexts)
+using PassTuple = std::tuple<std::string, int, double, std::int64_t, std::int64_t, std::int64_t,
+                             std::int64_t>;
+
+std::vector<PassTuple> profile(Runtime& runtime) {
+  std::vector<PassTuple> list;
   for (std::size_t i = 0; i < runtime.plan().passes.size(); ++i) {
     const Pass& pass = runtime.plan().passes[i];
     const PassTotals& totals = runtime.profile().totals()[i];
-    list.emplace_back(name_of(pass.kind), pass.first_op, totals.seconds, totals.calls, totals.rows,
-                      totals.positions);
+    const PassSize& size = totals.size;
+    list.emplace_back(name_of(pass.kind), pass.first_op, totals.seconds, totals.calls, size.rows,
+                      size.positions, size.contexts);
   }
   return list;
 }
@@ -177,7 +180,7 @@ void bind_runtime(nb::module_& m) {
              runtime.profile().enable(true);
            }, "Measure every pass from now on, from zero.")
       .def("profile", &profile,
-           "(kind, first op, seconds, calls, rows, positions read) of each pass, in order.")
+           "(kind, first op, seconds, calls, rows, positions, contexts) of each pass, in order.")
       .def_prop_ro("num_threads", &Runtime::num_threads)
       .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes);
   m.def("make_runtime", &make_runtime, "shape"_a, "buffers"_a, "ops"_a, "matrices"_a, "vectors"_a,
