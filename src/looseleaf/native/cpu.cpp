@@ -16,4 +16,14 @@ std::vector<std::pair<std::string, bool>> cpu_features() {
 #endif
 }
 
+bool runs_avx2_kernels() {
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
+}
+
 }  // namespace looseleaf

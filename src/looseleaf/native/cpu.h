@@ -11,4 +11,7 @@ namespace looseleaf {
 // operating system support them. All false on processors other than x86-64.
 std::vector<std::pair<std::string, bool>> cpu_features();
 
+// Whether the kernels called "avx2" can run: they use AVX2, FMA and F16C.
+bool runs_avx2_kernels();
+
 }  // namespace looseleaf

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kv_type.h"
+
 namespace looseleaf {
 
 // Keys and values of one layer, and where new rows go: slot = block * block_size + offset.
@@ -18,8 +20,9 @@ struct KVWrite {
   std::int32_t num_kv_heads;
   std::int32_t head_dim;
   std::int32_t block_size;
-  float* key_cache;    // [block][kv_head][head_dim][block_size]
-  float* value_cache;  // [block][kv_head][block_size][head_dim]
+  KVType type;        // of the caches
+  void* key_cache;    // [block][kv_head][head_dim][block_size]
+  void* value_cache;  // [block][kv_head][block_size][head_dim]
 };
 
 // The heads of some rows, and tables of the rotation's cosines and sines (scaling included).

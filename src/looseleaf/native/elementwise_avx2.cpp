@@ -1,6 +1,6 @@
 #include "elementwise.h"
 
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
 #include "vecmath_avx2.h"
 
@@ -99,8 +99,20 @@ void rope(const RopeCall& call) {
   }
 }
 
+void store(float* to, __m256 x) { _mm256_storeu_ps(to, x); }
+void store(std::uint16_t* to, __m256 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+
+void put(float from, float& to) { to = from; }
+void put(float from, std::uint16_t& to) {
+  const __m128i half = _mm_cvtps_ph(_mm_set_ss(from), _MM_FROUND_TO_NEAREST_INT);
+  to = static_cast<std::uint16_t>(_mm_cvtsi128_si32(half));
+}
+
 // Rows of 8 floats at `stride` become columns.
-void transpose(const float* from, std::ptrdiff_t from_stride, float* to, std::ptrdiff_t to_stride) {
+template <typename T>
+void transpose(const float* from, std::ptrdiff_t from_stride, T* to, std::ptrdiff_t to_stride) {
   __m256 row[8];
   __m256 pair[8];
   for (int i = 0; i < 8; ++i) row[i] = _mm256_loadu_ps(from + i * from_stride);
@@ -115,21 +127,23 @@ void transpose(const float* from, std::ptrdiff_t from_stride, float* to, std::pt
     row[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xEE);
   }
   for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(to + i * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x20));
-    _mm256_storeu_ps(to + (i + 4) * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
+    store(to + i * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x20));
+    store(to + (i + 4) * to_stride, _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
   }
 }
 
-void copy(const float* from, float* to, std::ptrdiff_t count) {
+template <typename T>
+void copy(const float* from, T* to, std::ptrdiff_t count) {
   std::ptrdiff_t i = 0;
-  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(to + i, _mm256_loadu_ps(from + i));
-  for (; i < count; ++i) to[i] = from[i];
+  for (; i + 8 <= count; i += 8) store(to + i, _mm256_loadu_ps(from + i));
+  for (; i < count; ++i) put(from[i], to[i]);
 }
 
-void write_kv(const KVWrite& call) {
+template <typename T>
+void write_kv(const KVWrite& call, T* key_cache, T* value_cache) {
   const std::ptrdiff_t head_dim = call.head_dim;
   const std::ptrdiff_t block_size = call.block_size;
-  const std::ptrdiff_t head_floats = head_dim * block_size;
+  const std::ptrdiff_t head_numbers = head_dim * block_size;
   const std::ptrdiff_t row_floats = call.num_kv_heads * head_dim;
   std::int64_t token = 0;
   while (token < call.num_tokens) {
@@ -144,11 +158,11 @@ void write_kv(const KVWrite& call) {
     }
     if (run < 8) run = 1;
     for (std::ptrdiff_t head = 0; head < call.num_kv_heads; ++head) {
-      const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_floats;
+      const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_numbers;
       const float* key = call.keys + token * row_floats + head * head_dim;
       const float* value = call.values + token * row_floats + head * head_dim;
-      float* keys = call.key_cache + start + offset;
-      float* values = call.value_cache + start + offset * head_dim;
+      T* keys = key_cache + start + offset;
+      T* values = value_cache + start + offset * head_dim;
       std::ptrdiff_t channel = 0;
       if (run == 8) {
         for (; channel + 8 <= head_dim; channel += 8) {
@@ -157,7 +171,7 @@ void write_kv(const KVWrite& call) {
       }
       for (; channel < head_dim; ++channel) {
         for (std::ptrdiff_t i = 0; i < run; ++i) {
-          keys[channel * block_size + i] = key[i * row_floats + channel];
+          put(key[i * row_floats + channel], keys[channel * block_size + i]);
         }
       }
       for (std::ptrdiff_t i = 0; i < run; ++i) {
@@ -165,6 +179,15 @@ void write_kv(const KVWrite& call) {
       }
     }
     token += run;
+  }
+}
+
+void write_kv(const KVWrite& call) {
+  if (call.type == KVType::f16) {
+    write_kv(call, static_cast<std::uint16_t*>(call.key_cache),
+             static_cast<std::uint16_t*>(call.value_cache));
+  } else {
+    write_kv(call, static_cast<float*>(call.key_cache), static_cast<float*>(call.value_cache));
   }
 }
 

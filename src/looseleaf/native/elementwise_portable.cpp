@@ -4,6 +4,7 @@
 
 #include "cpu.h"
 #include "elementwise.h"
+#include "half.h"
 #include "vecmath.h"
 
 namespace looseleaf {
@@ -53,23 +54,37 @@ void rope(const RopeCall& call) {
   }
 }
 
-void write_kv(const KVWrite& call) {
+void put(float from, float& to) { to = from; }
+void put(float from, std::uint16_t& to) { to = f16_from_f32(from); }
+
+template <typename T>
+void write_kv(const KVWrite& call, T* key_cache, T* value_cache) {
   const std::ptrdiff_t head_dim = call.head_dim;
   const std::ptrdiff_t block_size = call.block_size;
-  const std::ptrdiff_t head_floats = head_dim * block_size;
+  const std::ptrdiff_t head_numbers = head_dim * block_size;
   const float* key = call.keys;
   const float* value = call.values;
   for (std::int64_t token = 0; token < call.num_tokens; ++token) {
     const std::ptrdiff_t block = call.slots[token] / block_size;
     const std::ptrdiff_t offset = call.slots[token] % block_size;
     for (std::ptrdiff_t head = 0; head < call.num_kv_heads; ++head) {
-      const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_floats;
-      float* keys = call.key_cache + start + offset;
-      for (std::ptrdiff_t i = 0; i < head_dim; ++i) keys[i * block_size] = key[i];
-      std::copy(value, value + head_dim, call.value_cache + start + offset * head_dim);
+      const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_numbers;
+      T* keys = key_cache + start + offset;
+      T* values = value_cache + start + offset * head_dim;
+      for (std::ptrdiff_t i = 0; i < head_dim; ++i) put(key[i], keys[i * block_size]);
+      for (std::ptrdiff_t i = 0; i < head_dim; ++i) put(value[i], values[i]);
       key += head_dim;
       value += head_dim;
     }
+  }
+}
+
+void write_kv(const KVWrite& call) {
+  if (call.type == KVType::f16) {
+    write_kv(call, static_cast<std::uint16_t*>(call.key_cache),
+             static_cast<std::uint16_t*>(call.value_cache));
+  } else {
+    write_kv(call, static_cast<float*>(call.key_cache), static_cast<float*>(call.value_cache));
   }
 }
 
@@ -89,12 +104,7 @@ const ElementwiseKernels* elementwise_portable() {
 
 const ElementwiseKernels* elementwise_kernels(std::string_view name) {
   if (name == "portable") return elementwise_portable();
-  if (name != "avx2") return nullptr;
-  int missing = 2;
-  for (const auto& [feature, supported] : cpu_features()) {
-    if (supported && (feature == "avx2" || feature == "fma")) --missing;
-  }
-  return missing == 0 ? elementwise_avx2() : nullptr;
+  return name == "avx2" && runs_avx2_kernels() ? elementwise_avx2() : nullptr;
 }
 
 const ElementwiseKernels& elementwise_kernels() {

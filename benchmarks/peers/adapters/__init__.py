@@ -1,0 +1,1 @@
+"""How each peer is installed, started and asked."""

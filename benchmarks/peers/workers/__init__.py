@@ -1,0 +1,1 @@
+"""What runs in the environments of the peers that are Python packages."""
