@@ -36,6 +36,7 @@ def make_runtime(
     matrices: Sequence[tuple[str, int, int, NDArray[Any]]],
     vectors: Sequence[NDArray[Any]],
     ropes: Sequence[tuple[int, NDArray[Any], NDArray[Any]]],
+    kv_type: str,
     keys: NDArray[Any],
     values: NDArray[Any],
     num_threads: int,

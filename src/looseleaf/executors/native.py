@@ -26,6 +26,8 @@ Floats = NDArray[np.float32]
 ALIGNMENT = 64
 
 
+KV_DTYPES = {"f32": np.float32, "f16": np.float16}
+
 PACKED_TYPES = {"F32": "f32", "Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8"}
 """What each type of a weight file becomes. All are without loss."""
 
@@ -77,8 +79,9 @@ class NativeExecutor:
         ]
         self._ropes = compiled_program.ropes
         kv = (program.num_layers, num_blocks, program.num_kv_heads)
-        self._keys = np.zeros((*kv, program.head_dim, block_size), np.float32)
-        self._values = np.zeros((*kv, block_size, program.head_dim), np.float32)
+        number = KV_DTYPES[kv_dtype]
+        self._keys = np.zeros((*kv, program.head_dim, block_size), number)
+        self._values = np.zeros((*kv, block_size, program.head_dim), number)
         self._logits: Floats = np.zeros((0, program.vocab_size), np.float32)
         self._runtime = native.make_runtime(
             (
@@ -95,8 +98,9 @@ class NativeExecutor:
             self._matrices,
             self._vectors,
             self._ropes,
-            self._keys,
-            self._values,
+            kv_dtype,
+            self._keys.reshape(-1).view(np.uint8),
+            self._values.reshape(-1).view(np.uint8),
             num_threads,
             kernels,
         )
@@ -162,7 +166,7 @@ class NativeExecutor:
         """Stop the threads and let go of weights and KV cache; more than once does no harm."""
         self._runtime = None
         self._matrices, self._vectors = [], []
-        self._keys = self._values = np.zeros((0, 0, 0, 0, 0), np.float32)
+        self._keys = self._values = np.zeros((0, 0, 0, 0, 0), self._keys.dtype)
 
 
 def _packed(

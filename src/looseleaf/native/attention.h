@@ -1,23 +1,34 @@
 // Attention over keys and values in paged blocks (Kwon et al., 2023), reading them where they lie.
 //
-//     rows of a tile   token 0: the query heads of one KV head | token 1: the same heads | ...
-//     positions        0 ......... 255 | 256 ....... 511 | 512 ...     in splits
-//     steps            | 0 .. 31 | 32 .. 63 | ...                      a step serves all rows
+//     positions        0 ......... 127 | 128 ....... 255 | 256 ...     in splits
+//     rows of a unit   token 0: the query heads of one KV head | token 1: the same heads | ...
+//     a unit           some rows over some splits, of one KV head: what is read serves all its rows
+//     a task           a few units, one after another, on one thread
 //
-// The work is cut into units: a unit is a tile of at most `kAttentionRows` query rows of one
-// sequence and one KV head, so that what is read of the cache serves all of them. A row's arithmetic
-// follows from its position alone (see `layout.md`): it is the same in any tile, chunk or batch, for
-// any placement of the blocks, and for any block size.
+// What the units are is planned once per step, for all layers (`attention_plan.h`). A row's
+// arithmetic follows from its position alone (see `layout.md`): it is the same however the work is
+// cut, for any placement of the blocks, and for any block size.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
+#include "kv_type.h"
+
 namespace looseleaf {
 
-inline constexpr std::int32_t kAttentionRows = 24;
-inline constexpr std::int32_t kAttentionSplit = 256;  // positions; part of the arithmetic
+inline constexpr std::int32_t kAttentionRows = 48;    // of a unit, at most
+inline constexpr std::int32_t kAttentionSplit = 128;  // positions; part of the arithmetic
+
+// What all layers that share a plan have in common.
+struct AttentionShape {
+  std::int32_t num_heads;
+  std::int32_t num_kv_heads;  // query head h reads KV head h / (num_heads / num_kv_heads)
+  std::int32_t head_dim;      // fast if a multiple of 8
+  std::int32_t block_size;    // fast if a multiple of 8
+  std::int32_t window;        // positions a query sees, its own included; 0: all
+};
 
 // The new tokens of one sequence. Their keys and values are in the cache already.
 struct AttentionSequence {
@@ -28,63 +39,84 @@ struct AttentionSequence {
 };
 
 // One layer of a step.
-struct AttentionBatch {
-  std::int32_t num_heads;
-  std::int32_t num_kv_heads;  // query head h reads KV head h / (num_heads / num_kv_heads)
-  std::int32_t head_dim;      // fast if a multiple of 8
-  std::int32_t block_size;    // fast if a multiple of 8
+struct AttentionLayer {
   float scale;
-  float soft_cap;       // scores become soft_cap * tanh(score / soft_cap); 0: they stay
-  std::int32_t window;  // positions a query sees, its own included; 0: all
-  std::int32_t num_sequences;
-  const AttentionSequence* sequences;
+  float soft_cap;  // scores become soft_cap * tanh(score / soft_cap); 0: they stay
+  KVType type;     // of keys and values
   const float* queries;  // [row][num_heads * head_dim]
-  const float* keys;     // [block][kv_head][head_dim][block_size]
-  const float* values;   // [block][kv_head][block_size][head_dim]
+  const void* keys;      // [block][kv_head][head_dim][block_size]
+  const void* values;    // [block][kv_head][block_size][head_dim]
   float* out;            // [row][num_heads * head_dim]
 };
 
-// One query head of one token.
+// One query head of one token. Rows are listed for KV head 0; for the next one, `offset` is as many
+// heads further on as share a KV head.
 struct AttentionRow {
-  const float* query;
-  float* out;
-  std::int32_t begin;  // the positions it sees: begin .. end - 1
+  std::int64_t offset;  // in `queries` and `out`
+  std::int32_t begin;   // the positions it sees: begin .. end - 1
   std::int32_t end;
+  std::int32_t home;
+  std::int32_t index;  // in its home
 };
 
-// What a unit computes. `begin` and `end` of the rows never fall from one row to the next.
-struct AttentionTile {
-  const std::int32_t* block_table;
-  std::int32_t kv_head;
+// Some rows of one sequence whose results come together. Where several units have a part in them,
+// each leaves what it found in `slots` of floats, and the last one to end merges them:
+//
+//     slot 0   | the splits before `fold_end`, merged already (if a row sees any of them)
+//     slot 1   | split `fold_end`
+//     slot 2   | split `fold_end + 1` ...                 slots of a row follow one another
+struct AttentionHome {
+  std::int64_t first_slot;
+  std::int32_t first_row;
   std::int32_t num_rows;
-  AttentionRow rows[kAttentionRows];
+  std::int32_t first_split;
+  std::int32_t end_split;
+  std::int32_t fold_end;
+  std::int32_t slots_per_row;
+  std::int32_t num_units;  // that have a part in it
 };
 
-// Where a unit is: in sequence `sequence`, the `unit`-th of its own.
-struct AttentionCursor {
-  std::int32_t sequence;
-  std::int64_t unit;
+// Rows over the splits first_split .. end_split - 1, for one KV head. In rows of one sequence,
+// `begin` and `end` never fall from one to the next; rows of several see all of these splits.
+struct AttentionUnit {
+  const std::int32_t* block_table;
+  std::int32_t first_row;
+  std::int32_t num_rows;
+  std::int32_t first_split;
+  std::int32_t end_split;
+  std::int32_t kv_head;
+  bool folds;  // nothing comes before it: its splits are merged as they come
+  bool whole;  // nothing comes after it either: it writes the result
 };
 
-// How many units there are to share among threads. Those of a sequence follow one another, and
-// among them those of a KV head, earlier tokens first (the later, the longer they take).
-std::int64_t num_units(const AttentionBatch& batch);
+// A plan as the kernels see it.
+struct AttentionWork {
+  AttentionShape shape;
+  const AttentionUnit* units;
+  const std::int64_t* task_begins;  // [num_tasks + 1]: first unit of each
+  const AttentionRow* rows;
+  const AttentionHome* homes;
+  std::int32_t* pending;     // [home][kv_head]: units that have not ended
+  float* slots;              // [kv_head][slot][slot_floats]: maximum, sum, 6 unused, then channels
+  std::int64_t num_slots;    // per KV head
+  std::int64_t slot_floats;  // 8 + head_dim, rounded up to a multiple of 8
+};
 
 // Floats of working memory that each thread needs.
-std::size_t workspace_floats(const AttentionBatch& batch);
+std::size_t workspace_floats(const AttentionShape& shape);
 
 struct AttentionKernels {
   const char* name;
 
-  // Compute the units begin .. end - 1. Calls with different units may run at the same time, each
-  // with a workspace of its own. A few units a call are best: the next one's keys are prefetched.
-  void (*run_units)(const AttentionBatch& batch, std::int64_t begin, std::int64_t end,
-                    float* workspace);
+  // Compute the tasks begin .. end - 1. Calls with different tasks may run at the same time, each
+  // with a workspace of its own; all tasks of one layer must have ended before the next begins.
+  void (*run_tasks)(const AttentionLayer& layer, const AttentionWork& work, std::int64_t begin,
+                    std::int64_t end, float* workspace);
 };
 
-// For the kernels: the unit `index`, and the tile at a cursor, which moves on to the next.
-AttentionCursor find_unit(const AttentionBatch& batch, std::int64_t index);
-void next_tile(const AttentionBatch& batch, AttentionCursor& cursor, AttentionTile& tile);
+// For the kernels: one unit of those that have a part in a home has ended. True if it was the last,
+// which then merges; the count is set for the next layer.
+bool end_part(const AttentionWork& work, std::int32_t home, std::int32_t kv_head);
 
 // The fastest kernels that this processor can run.
 const AttentionKernels& attention_kernels();

@@ -1,406 +1,317 @@
-// The kernels for x86-64 with AVX2 and FMA.
+// The kernels for x86-64 with AVX2, FMA and F16C.
 //
 // This file is compiled with those instructions, and the linker keeps one copy of an inline
 // function whichever file it comes from. So all code here is in an anonymous namespace, and calls no
 // function that a header defines for others too, the standard library's included.
 #include "attention.h"
 
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
-#include "attention_loops_avx2.h"
+#include "attention_split_avx2.h"
 #include "vecmath_avx2.h"
 
 namespace looseleaf {
 
 namespace {
 
-// Rows whose sums are in registers together.
-struct Band {
-  int first;
-  int count;
-  bool is_even;      // all rows see the same positions of the split
-  int common_begin;  // those that all rows see
-  int common_end;
-};
-
-// Where the vectors of 8 positions that a tile sees of a split start in the caches.
-struct Located {
-  int first;
-  int last;
-  const float* keys[kSplitVectors];
-  const float* values[kSplitVectors];
-};
-
-// A tile on its way through its splits. Positions are relative to the split.
-struct Work {
-  Work(const AttentionBatch& batch, float* workspace);
-
-  const AttentionBatch& batch;
-  AttentionTile tile;
-  std::ptrdiff_t head_dim;
-  std::ptrdiff_t channels;  // head_dim, rounded up to whole vectors
-  std::ptrdiff_t head_floats;
-  bool copies;  // block size or head_dim are not made of whole vectors: they are copied first
-
-  float* scores;   // [row][kAttentionSplit], then weights
-  float* part;     // [row][channels]: of this split
-  float* all;      // [row][channels]: of all splits so far
-  float* copied;   // keys as [vector][channel][lane], or values as [position][channels]
-
-  int num_bands;
-  Band bands[kAttentionRows];
-  int begin[kAttentionRows];  // what a row sees of the split
-  int end[kAttentionRows];
-  float part_peak[kAttentionRows];
-  float part_sum[kAttentionRows];
-  float all_peak[kAttentionRows];
-  float all_sum[kAttentionRows];
-  Located split;
-  Located next;  // what comes after, be it of another tile; empty if nothing does
-};
-
-Work::Work(const AttentionBatch& batch, float* workspace)
-    : batch(batch),
-      head_dim(batch.head_dim),
+template <typename T>
+Attending<T>::Attending(const AttentionLayer& layer, const AttentionWork& work, float* workspace)
+    : layer(layer),
+      work(work),
+      head_dim(work.shape.head_dim),
       channels((head_dim + kLanes - 1) / kLanes * kLanes),
-      head_floats(head_dim * batch.block_size),
-      copies(batch.block_size % kLanes != 0 || head_dim % kLanes != 0) {
+      head_numbers(head_dim * work.shape.block_size),
+      block_size(work.shape.block_size),
+      is_odd(block_size % kLanes != 0 || head_dim % kLanes != 0),
+      scale(layer.scale) {
   // From a cache line on.
   workspace += (64 - reinterpret_cast<std::uintptr_t>(workspace) % 64) % 64 / sizeof(float);
   scores = workspace;
-  part = scores + kAttentionRows * kAttentionSplit;
+  part = scores + kAttentionRows * kScoreStride;
   all = part + kAttentionRows * channels;
-  copied = all + kAttentionRows * channels;
+  queries = all + kAttentionRows * channels;
+  copied = queries + kAttentionRows * channels;
 }
 
-void locate(const Work& work, const AttentionTile& tile, int split, Located& located) {
-  const int begin = larger(tile.rows[0].begin - split, 0);
-  const int end = smaller(tile.rows[tile.num_rows - 1].end - split, kAttentionSplit);
-  located.first = begin / kLanes;
-  located.last = (end + kLanes - 1) / kLanes;
-  if (work.copies) return;
-  const int block_size = work.batch.block_size;
-  int index = (split + located.first * kLanes) / block_size;
-  int offset = (split + located.first * kLanes) % block_size;
-  for (int v = located.first; v < located.last; ++v) {
-    const std::ptrdiff_t block = tile.block_table[index];
-    const std::ptrdiff_t head = (block * work.batch.num_kv_heads + tile.kv_head) * work.head_floats;
-    located.keys[v] = work.batch.keys + head + offset;
-    located.values[v] = work.batch.values + head + offset * work.head_dim;
-    offset += kLanes;
-    if (offset == block_size) {
-      offset = 0;
-      ++index;
+std::ptrdiff_t offset_of(const AttentionWork& work, const AttentionRow& row, int kv_head) {
+  const std::ptrdiff_t group = work.shape.num_heads / work.shape.num_kv_heads;
+  return row.offset + kv_head * group * work.shape.head_dim;
+}
+
+float* slot_of(const AttentionWork& work, const AttentionRow& row, int kv_head,
+               std::ptrdiff_t index) {
+  const AttentionHome& home = work.homes[row.home];
+  const std::ptrdiff_t slot = home.first_slot + std::ptrdiff_t{row.index} * home.slots_per_row;
+  return work.slots + (kv_head * work.num_slots + slot + index) * work.slot_floats;
+}
+
+// Makes ready for a unit: its bands, and its queries one channel after another.
+template <typename T>
+void start(Attending<T>& at, const AttentionUnit& unit) {
+  at.unit = &unit;
+  at.rows = at.work.rows + unit.first_row;
+  const int first = unit.first_split * kAttentionSplit;
+  const int end = unit.end_split * kAttentionSplit;
+  for (int row = 0; row < unit.num_rows; ++row) {
+    at.row_begin[row] = clamp(at.rows[row].begin, first, end);
+    at.row_end[row] = clamp(at.rows[row].end, first, end);
+  }
+  at.num_bands = 0;
+  for (int row = 0; row < unit.num_rows;) {
+    const int count = band_rows(unit.num_rows - row);
+    at.bands[at.num_bands++] = {row, count, true, 0, 0};
+    float* to = at.queries + row * at.channels;
+    for (int r = 0; r < count; ++r) {
+      const AttentionRow& of_row = at.rows[row + r];
+      const float* query = at.layer.queries + offset_of(at.work, of_row, unit.kv_head);
+      for (std::ptrdiff_t i = 0; i < at.head_dim; ++i) to[i * count + r] = query[i];
     }
+    row += count;
   }
+  // Numbers of f16 are converted once for all rows if there are many, and where they are used if
+  // there are few.
+  at.copies = at.is_odd || (sizeof(T) == 2 && at.num_bands > 1);
 }
 
-// Blocks lie anywhere, and the processor's own prefetching ends with a block at the latest. So the
-// values of a split are called for while its keys are used, and the next split's keys meanwhile.
-void prefetch_keys(const Work& work, int first, int last) {
-  const std::ptrdiff_t block_size = work.batch.block_size;
-  const std::ptrdiff_t step = block_size == kLanes ? 2 : 1;
-  for (int v = first; v < last; ++v) {
-    const float* key = work.next.keys[v];
-    const bool same_lines = v % 2 == 1 && v > first && key == work.next.keys[v - 1] + kLanes;
-    if (same_lines) continue;
-    for (std::ptrdiff_t i = 0; i < work.head_dim; i += step) {
-      _mm_prefetch(reinterpret_cast<const char*>(key + i * block_size), _MM_HINT_T1);
-    }
+// What the rows see of the split.
+template <typename T>
+void find_visible(Attending<T>& at, int split) {
+  const int start = split * kAttentionSplit;
+  for (int row = 0; row < at.unit->num_rows; ++row) {
+    at.begin[row] = clamp(at.row_begin[row] - start, 0, kAttentionSplit);
+    at.end[row] = clamp(at.row_end[row] - start, 0, kAttentionSplit);
   }
-}
-
-void prefetch_values(const Work& work, int first, int last) {
-  for (int v = first; v < last; ++v) {
-    const float* value = work.split.values[v];
-    for (std::ptrdiff_t i = 0; i < kLanes * work.head_dim; i += 16) {
-      _mm_prefetch(reinterpret_cast<const char*>(value + i), _MM_HINT_T1);
-    }
-  }
-}
-
-// Copies the keys of the positions begin .. end - 1 of the split into whole vectors, zeros between.
-void copy_keys(Work& work, int split, int first_vector, int begin, int end) {
-  const std::ptrdiff_t block_size = work.batch.block_size;
-  for (int i = 0; i < kKeyVectors * kLanes * work.channels; ++i) work.copied[i] = 0.0f;
-  for (int position = begin; position < end; ++position) {
-    const std::ptrdiff_t block = work.tile.block_table[(split + position) / block_size];
-    const float* from = work.batch.keys + (split + position) % block_size +
-                        (block * work.batch.num_kv_heads + work.tile.kv_head) * work.head_floats;
-    float* to = work.copied + (position / kLanes - first_vector) * work.head_dim * kLanes +
-                position % kLanes;
-    for (std::ptrdiff_t i = 0; i < work.head_dim; ++i) to[i * kLanes] = from[i * block_size];
-  }
-  const std::ptrdiff_t vector_floats = kLanes * work.head_dim;
-  for (int v = 0; v < kKeyVectors; ++v) work.split.keys[v] = work.copied + v * vector_floats;
-}
-
-void copy_values(Work& work, int split, int first_vector, int begin, int end) {
-  const std::ptrdiff_t block_size = work.batch.block_size;
-  for (int position = begin; position < end; ++position) {
-    const std::ptrdiff_t block = work.tile.block_table[(split + position) / block_size];
-    const float* from = work.batch.values + (split + position) % block_size * work.head_dim +
-                        (block * work.batch.num_kv_heads + work.tile.kv_head) * work.head_floats;
-    float* to = work.copied + (position - first_vector * kLanes) * work.channels;
-    for (std::ptrdiff_t i = 0; i < work.head_dim; ++i) to[i] = from[i];
-    for (std::ptrdiff_t i = work.head_dim; i < work.channels; ++i) to[i] = 0.0f;
-  }
-  const std::ptrdiff_t vector_floats = kLanes * work.channels;
-  for (int v = 0; v < kValueVectors; ++v) work.split.values[v] = work.copied + v * vector_floats;
-}
-
-void score_step(const Work& work, int first, int last, const float* const* keys,
-                std::ptrdiff_t stride) {
-  const __m256 scale = _mm256_set1_ps(work.batch.scale);
-  const int count = last - first;
-  const std::ptrdiff_t head_dim = work.head_dim;
-  for (int i = 0; i < work.num_bands; ++i) {
-    const Band& band = work.bands[i];
-    const float* queries[4];
-    for (int r = 0; r < band.count; ++r) queries[r] = work.tile.rows[band.first + r].query;
-    float* scores = work.scores + band.first * kAttentionSplit + first * kLanes;
-    switch (band.count) {
-      case 1: score_band<1>(queries, keys, count, stride, head_dim, scale, scores); break;
-      case 2: score_band<2>(queries, keys, count, stride, head_dim, scale, scores); break;
-      case 3: score_band<3>(queries, keys, count, stride, head_dim, scale, scores); break;
-      default: score_band<4>(queries, keys, count, stride, head_dim, scale, scores); break;
-    }
-  }
-}
-
-// The rows of a band need not see the same positions: those that all see are taken together, those
-// before and after row by row. So no row ever touches what it does not see.
-void value_step(const Work& work, int first, int last, const float* const* values,
-                std::ptrdiff_t stride) {
-  const int start = first * kLanes;
-  const int stop = last * kLanes;
-  const std::ptrdiff_t channels = work.channels;
-  for (std::ptrdiff_t channel = 0; channel < channels; channel += kValueChannels) {
-    const std::ptrdiff_t next = channel + kValueChannels;
-    const std::ptrdiff_t most = next < channels ? next : channels;
-    for (int i = 0; i < work.num_bands; ++i) {
-      const Band& band = work.bands[i];
-      const float* weights = work.scores + band.first * kAttentionSplit + start;
-      float* sums = work.part + band.first * channels;
-      const auto add_row = [&](int r, int from, int to) {
-        const int begin = larger(work.begin[band.first + r], from) - start;
-        const int end = smaller(work.end[band.first + r], to) - start;
-        if (begin >= end) return;
-        add_values_band<1>(weights + r * kAttentionSplit, values, stride, channel, most, begin, end,
-                           sums + r * channels, channels);
-      };
-      if (!band.is_even) {
-        const int to = smaller(band.common_begin, stop);
-        for (int r = 0; r < band.count; ++r) add_row(r, start, to);
-      }
-      const int begin = larger(band.common_begin, start) - start;
-      const int end = smaller(band.common_end, stop) - start;
-      if (begin < end) {
-        switch (band.count) {
-          case 1:
-            add_values_band<1>(weights, values, stride, channel, most, begin, end, sums, channels);
-            break;
-          case 2:
-            add_values_band<2>(weights, values, stride, channel, most, begin, end, sums, channels);
-            break;
-          case 3:
-            add_values_band<3>(weights, values, stride, channel, most, begin, end, sums, channels);
-            break;
-          default:
-            add_values_band<4>(weights, values, stride, channel, most, begin, end, sums, channels);
-            break;
-        }
-      }
-      if (!band.is_even) {
-        const int from = larger(band.common_end, start);
-        for (int r = 0; r < band.count; ++r) add_row(r, from, stop);
-      }
-    }
-  }
-}
-
-// Turns a row's scores into weights.
-void weigh(Work& work, int row) {
-  float* scores = work.scores + row * kAttentionSplit;
-  const int first = work.begin[row] / kLanes * kLanes;
-  const int end = work.end[row];
-  if (work.batch.soft_cap != 0.0f) {
-    const __m256 cap = _mm256_set1_ps(work.batch.soft_cap);
-    const __m256 inverse = _mm256_set1_ps(1.0f / work.batch.soft_cap);
-    for (int i = first; i < end; i += kLanes) {
-      const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(scores + i), inverse);
-      _mm256_storeu_ps(scores + i, _mm256_mul_ps(cap, tanh_f32(x)));
-    }
-  }
-  const __m256 hidden = _mm256_set1_ps(-kInfinity);
-  const __m256 before = _mm256_castsi256_ps(first_lanes(work.begin[row] - first));
-  float* edge = scores + first;
-  _mm256_storeu_ps(edge, _mm256_blendv_ps(_mm256_loadu_ps(edge), hidden, before));
-  const int last = (end - 1) / kLanes * kLanes;
-  const __m256 seen = _mm256_castsi256_ps(first_lanes(end - last));
-  edge = scores + last;
-  _mm256_storeu_ps(edge, _mm256_blendv_ps(hidden, _mm256_loadu_ps(edge), seen));
-
-  __m256 peaks = hidden;
-  for (int i = first; i < end; i += kLanes) {
-    peaks = _mm256_max_ps(_mm256_loadu_ps(scores + i), peaks);
-  }
-  work.part_peak[row] = max_lanes(peaks);
-  const __m256 peak = _mm256_set1_ps(work.part_peak[row]);
-  __m256 sum = _mm256_setzero_ps();
-  for (int i = first; i < end; i += kLanes) {
-    const __m256 weight = exp_f32(_mm256_sub_ps(_mm256_loadu_ps(scores + i), peak));
-    sum = _mm256_add_ps(sum, weight);
-    _mm256_storeu_ps(scores + i, weight);
-  }
-  work.part_sum[row] = sum_lanes(sum);
-}
-
-void merge(Work& work, int row, bool is_first) {
-  const float* part = work.part + row * work.channels;
-  float* all = work.all + row * work.channels;
-  if (is_first) {
-    work.all_peak[row] = work.part_peak[row];
-    work.all_sum[row] = work.part_sum[row];
-    for (std::ptrdiff_t i = 0; i < work.channels; i += kLanes) {
-      _mm256_storeu_ps(all + i, _mm256_loadu_ps(part + i));
-    }
-    return;
-  }
-  const float peak = work.all_peak[row] < work.part_peak[row] ? work.part_peak[row]
-                                                              : work.all_peak[row];
-  const __m256 old_share = exp_f32(_mm256_set1_ps(work.all_peak[row] - peak));
-  const __m256 new_share = exp_f32(_mm256_set1_ps(work.part_peak[row] - peak));
-  work.all_peak[row] = peak;
-  const __m256 old_sum = _mm256_mul_ps(_mm256_set1_ps(work.all_sum[row]), old_share);
-  work.all_sum[row] = _mm256_cvtss_f32(
-      _mm256_fmadd_ps(_mm256_set1_ps(work.part_sum[row]), new_share, old_sum));
-  for (std::ptrdiff_t i = 0; i < work.channels; i += kLanes) {
-    const __m256 old = _mm256_mul_ps(_mm256_loadu_ps(all + i), old_share);
-    _mm256_storeu_ps(all + i, _mm256_fmadd_ps(_mm256_loadu_ps(part + i), new_share, old));
-  }
-}
-
-// What the rows see of the split at `split`.
-void find_visible(Work& work, int split) {
-  for (int row = 0; row < work.tile.num_rows; ++row) {
-    work.begin[row] = clamp(work.tile.rows[row].begin - split, 0, kAttentionSplit);
-    work.end[row] = clamp(work.tile.rows[row].end - split, 0, kAttentionSplit);
-  }
-  for (int i = 0; i < work.num_bands; ++i) {
-    Band& band = work.bands[i];
+  for (int i = 0; i < at.num_bands; ++i) {
+    Band& band = at.bands[i];
     const int last = band.first + band.count - 1;
-    band.common_begin = work.begin[last];
-    band.common_end = work.end[band.first];
-    band.is_even = work.begin[band.first] == band.common_begin && work.end[last] == band.common_end;
+    band.common_begin = at.begin[last];
+    band.common_end = at.end[band.first];
+    band.is_even = at.begin[band.first] == band.common_begin && at.end[last] == band.common_end;
     // Nothing in common: every row by itself, all of it "before".
     if (band.common_begin >= band.common_end) band.common_begin = band.common_end = kAttentionSplit;
   }
 }
 
-// Attends to `work.split`, which starts at `start`. `work.next` is located on the way: it is of
-// `next_tile`, if that is not null, from `next_start` on.
-void attend_split(Work& work, int start, const AttentionTile* next_tile, int next_start) {
-  find_visible(work, start);
-  const int num_rows = work.tile.num_rows;
-  const int begin = work.begin[0];
-  const int end = work.end[num_rows - 1];
-  const Located& split = work.split;
+// Attends to `at.split`, which is the split of that number. `at.next` is located on the way: it is
+// of the unit `next`, if that is not null, and its split `next_split`.
+template <typename T>
+void attend_split(Attending<T>& at, int number, const AttentionUnit* next, int next_split) {
+  find_visible(at, number);
+  const int num_rows = at.unit->num_rows;
+  const int begin = at.begin[0];
+  const int end = at.end[num_rows - 1];
+  const Located<T>& split = at.split;
   for (int v = split.first; v < split.last; v += kKeyVectors) {
     const int stop = smaller(v + kKeyVectors, split.last);
-    if (work.copies) {
-      copy_keys(work, start, v, larger(begin, v * kLanes), smaller(end, stop * kLanes));
-      score_step(work, v, stop, split.keys, kLanes);
+    if (!at.is_odd) prefetch_values(at, v, stop);
+    if (at.copies) {
+      copy_keys(at, number, v, stop, larger(begin, v * kLanes), smaller(end, stop * kLanes));
+      const float* keys[kKeyVectors];
+      for (int i = 0; i < kKeyVectors; ++i) keys[i] = at.copied + i * kLanes;
+      score_step(at, v, stop - v, keys, kCopiedKeys);
     } else {
-      prefetch_values(work, v, stop);
-      score_step(work, v, stop, split.keys + v, work.batch.block_size);
+      score_step(at, v, stop - v, split.keys + v, at.block_size);
     }
   }
 
   for (int row = 0; row < num_rows; ++row) {
-    if (work.begin[row] < work.end[row]) weigh(work, row);
+    if (at.begin[row] < at.end[row]) weigh(at, row);
   }
 
-  work.next.first = work.next.last = 0;
-  if (next_tile != nullptr) locate(work, *next_tile, next_start, work.next);
-  int called = work.next.first;
-  for (std::ptrdiff_t i = 0; i < num_rows * work.channels; i += kLanes) {
-    _mm256_storeu_ps(work.part + i, _mm256_setzero_ps());
+  at.next.first = at.next.last = 0;
+  if (next != nullptr) locate(at, *next, next_split, at.next);
+  int called = at.next.first;
+  for (std::ptrdiff_t i = 0; i < num_rows * at.channels; i += kLanes) {
+    _mm256_storeu_ps(at.part + i, _mm256_setzero_ps());
   }
   for (int v = split.first; v < split.last; v += kValueVectors) {
     const int stop = smaller(v + kValueVectors, split.last);
-    if (work.copies) {
-      copy_values(work, start, v, larger(begin, v * kLanes), smaller(end, stop * kLanes));
-      value_step(work, v, stop, split.values, work.channels);
-    } else {
-      const int to = stop == split.last ? work.next.last
-                                        : smaller(called + kValueVectors, work.next.last);
-      prefetch_keys(work, called, to);
+    if (!at.is_odd) {
+      const int to = stop == split.last ? at.next.last
+                                        : smaller(called + kValueVectors, at.next.last);
+      prefetch_keys(at, called, to);
       called = to;
-      value_step(work, v, stop, split.values + v, work.head_dim);
     }
-  }
-
-  for (int row = 0; row < num_rows; ++row) {
-    const bool is_first = work.tile.rows[row].begin >= start;
-    if (work.begin[row] < work.end[row]) merge(work, row, is_first);
+    for (std::ptrdiff_t channel = 0; channel < at.channels; channel += kValueChannels) {
+      const int width = smaller(static_cast<int>(at.channels - channel), kValueChannels);
+      if (at.copies) {
+        copy_values(at, number, v, stop, larger(begin, v * kLanes), smaller(end, stop * kLanes),
+                    channel, width);
+        const float* values[kValueVectors];
+        for (int i = 0; i < kValueVectors; ++i) {
+          values[i] = at.copied + i * kLanes * kValueChannels;
+        }
+        value_step(at, v, stop - v, channel, width, values, kValueChannels, 0);
+      } else {
+        value_step(at, v, stop - v, channel, width, split.values + v, at.head_dim, channel);
+      }
+    }
   }
 }
 
-void finish(const Work& work, int row) {
-  const __m256 share = _mm256_set1_ps(1.0f / work.all_sum[row]);
-  const float* all = work.all + row * work.channels;
-  float* out = work.tile.rows[row].out;
+void copy(const float* from, float* to, std::ptrdiff_t count) {
+  for (std::ptrdiff_t i = 0; i < count; i += kLanes) {
+    _mm256_storeu_ps(to + i, _mm256_loadu_ps(from + i));
+  }
+}
+
+// Merges the results of a split into those of all before.
+template <typename T>
+void merge_split(Attending<T>& at, int number) {
+  const int num_rows = at.unit->num_rows;
+  float old_shares[kAttentionRows];
+  float new_shares[kAttentionRows];
+  for (int row = 0; row < num_rows; row += kLanes) {
+    const __m256 old_peak = _mm256_loadu_ps(at.all_peak + row);
+    const __m256 new_peak = _mm256_loadu_ps(at.part_peak + row);
+    const __m256 peak = _mm256_max_ps(new_peak, old_peak);
+    _mm256_storeu_ps(old_shares + row, weight_f32(_mm256_sub_ps(old_peak, peak)));
+    _mm256_storeu_ps(new_shares + row, weight_f32(_mm256_sub_ps(new_peak, peak)));
+  }
+  for (int row = 0; row < num_rows; ++row) {
+    if (at.begin[row] >= at.end[row]) continue;
+    const float* part = at.part + row * at.channels;
+    float* all = at.all + row * at.channels;
+    if (at.row_begin[row] >= number * kScoreStride) {  // nothing before
+      at.all_peak[row] = at.part_peak[row];
+      at.all_sum[row] = at.part_sum[row];
+      copy(part, all, at.channels);
+      continue;
+    }
+    if (at.all_peak[row] < at.part_peak[row]) at.all_peak[row] = at.part_peak[row];
+    const __m256 old_share = _mm256_broadcast_ss(old_shares + row);
+    const __m256 new_share = _mm256_broadcast_ss(new_shares + row);
+    const __m256 old_sum = _mm256_mul_ps(_mm256_broadcast_ss(at.all_sum + row), old_share);
+    at.all_sum[row] = _mm256_cvtss_f32(
+        _mm256_fmadd_ps(_mm256_broadcast_ss(at.part_sum + row), new_share, old_sum));
+    for (std::ptrdiff_t i = 0; i < at.channels; i += kLanes) {
+      const __m256 old = _mm256_mul_ps(_mm256_loadu_ps(all + i), old_share);
+      _mm256_storeu_ps(all + i, _mm256_fmadd_ps(_mm256_loadu_ps(part + i), new_share, old));
+    }
+  }
+}
+
+void finish(const float* all, float sum, std::ptrdiff_t head_dim, float* out) {
+  const __m256 share = _mm256_set1_ps(1.0f / sum);
   std::ptrdiff_t i = 0;
-  for (; i + kLanes <= work.head_dim; i += kLanes) {
+  for (; i + kLanes <= head_dim; i += kLanes) {
     _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_loadu_ps(all + i), share));
   }
-  if (i < work.head_dim) {
-    const __m256i rest = first_lanes(static_cast<int>(work.head_dim - i));
+  if (i < head_dim) {
+    const __m256i rest = first_lanes(static_cast<int>(head_dim - i));
     _mm256_maskstore_ps(out + i, rest, _mm256_mul_ps(_mm256_loadu_ps(all + i), share));
   }
 }
 
-int first_split(const AttentionTile& tile) { return tile.rows[0].begin / kAttentionSplit; }
-
-// Leaves `work.split` at the start of `next_tile`, if there is one.
-void attend(Work& work, const AttentionTile* next_tile) {
-  work.num_bands = 0;
-  for (int row = 0; row < work.tile.num_rows;) {
-    Band& band = work.bands[work.num_bands++];
-    band.first = row;
-    band.count = band_rows(work.tile.num_rows - row);
-    row += band.count;
-  }
-  const int last = (work.tile.rows[work.tile.num_rows - 1].end - 1) / kAttentionSplit;
-  for (int split = first_split(work.tile); split <= last; ++split) {
-    const int start = split * kAttentionSplit;
-    if (split < last) {
-      attend_split(work, start, &work.tile, start + kAttentionSplit);
-    } else if (next_tile != nullptr) {
-      attend_split(work, start, next_tile, first_split(*next_tile) * kAttentionSplit);
-    } else {
-      attend_split(work, start, nullptr, 0);
-    }
-    work.split = work.next;
-  }
-  for (int row = 0; row < work.tile.num_rows; ++row) finish(work, row);
+void leave(float peak, float sum, const float* values, std::ptrdiff_t channels, float* slot) {
+  slot[0] = peak;
+  slot[1] = sum;
+  copy(values, slot + 8, channels);
 }
 
-void run_units(const AttentionBatch& batch, std::int64_t begin, std::int64_t end,
-               float* workspace) {
-  if (begin >= end) return;
-  Work work(batch, workspace);
-  AttentionCursor cursor = find_unit(batch, begin);
-  next_tile(batch, cursor, work.tile);
-  locate(work, work.tile, first_split(work.tile) * kAttentionSplit, work.split);
-  for (std::int64_t unit = begin + 1; unit < end; ++unit) {
-    AttentionTile next;
-    next_tile(batch, cursor, next);
-    attend(work, &next);
-    work.tile = next;
+// Merges what the units left of a home, split by split, and writes the results.
+template <typename T>
+void merge_home(const Attending<T>& at, int id) {
+  const AttentionHome& home = at.work.homes[id];
+  const int kv_head = at.unit->kv_head;
+  for (int i = 0; i < home.num_rows; ++i) {
+    const AttentionRow& row = at.work.rows[home.first_row + i];
+    const int first = row.begin / kAttentionSplit;
+    const int end = (row.end - 1) / kAttentionSplit + 1;
+    int index = first < home.fold_end ? 0 : first - home.fold_end + 1;
+    float* slot = slot_of(at.work, row, kv_head, index);
+    float* all = slot + 8;
+    float peak = slot[0];
+    float sum = slot[1];
+    while (++index <= end - home.fold_end) {
+      slot += at.work.slot_floats;
+      const float most = peak < slot[0] ? slot[0] : peak;
+      const __m256 old_share = weight_f32(_mm256_set1_ps(peak - most));
+      const __m256 new_share = weight_f32(_mm256_set1_ps(slot[0] - most));
+      peak = most;
+      const __m256 old_sum = _mm256_mul_ps(_mm256_set1_ps(sum), old_share);
+      sum = _mm256_cvtss_f32(_mm256_fmadd_ps(_mm256_set1_ps(slot[1]), new_share, old_sum));
+      for (std::ptrdiff_t c = 0; c < at.channels; c += kLanes) {
+        const __m256 old = _mm256_mul_ps(_mm256_loadu_ps(all + c), old_share);
+        _mm256_storeu_ps(all + c, _mm256_fmadd_ps(_mm256_loadu_ps(slot + 8 + c), new_share, old));
+      }
+    }
+    finish(all, sum, at.head_dim, at.layer.out + offset_of(at.work, row, kv_head));
   }
-  attend(work, nullptr);
+}
+
+// Leaves the results of a split, or of all splits, for others to merge.
+template <typename T>
+void leave_split(const Attending<T>& at, int number) {
+  for (int row = 0; row < at.unit->num_rows; ++row) {
+    if (at.begin[row] >= at.end[row]) continue;
+    const int index = number - at.work.homes[at.rows[row].home].fold_end + 1;
+    leave(at.part_peak[row], at.part_sum[row], at.part + row * at.channels, at.channels,
+          slot_of(at.work, at.rows[row], at.unit->kv_head, index));
+  }
+}
+
+template <typename T>
+void leave_all(const Attending<T>& at) {
+  for (int row = 0; row < at.unit->num_rows; ++row) {
+    if (at.row_begin[row] >= at.row_end[row]) continue;
+    leave(at.all_peak[row], at.all_sum[row], at.all + row * at.channels, at.channels,
+          slot_of(at.work, at.rows[row], at.unit->kv_head, 0));
+  }
+}
+
+// Computes a unit, whose first split is located; locates that of the next, if there is one.
+template <typename T>
+void attend(Attending<T>& at, const AttentionUnit& unit, const AttentionUnit* next) {
+  start(at, unit);
+  for (int split = unit.first_split; split < unit.end_split; ++split) {
+    if (split + 1 < unit.end_split) {
+      attend_split(at, split, &unit, split + 1);
+    } else {
+      attend_split(at, split, next, next != nullptr ? next->first_split : 0);
+    }
+    if (unit.folds) {
+      merge_split(at, split);
+    } else {
+      leave_split(at, split);
+    }
+    at.split = at.next;
+  }
+  if (unit.whole) {
+    for (int row = 0; row < unit.num_rows; ++row) {
+      finish(at.all + row * at.channels, at.all_sum[row], at.head_dim,
+             at.layer.out + offset_of(at.work, at.rows[row], unit.kv_head));
+    }
+    return;
+  }
+  if (unit.folds) leave_all(at);
+  for (int row = 0; row < unit.num_rows; ++row) {
+    const int home = at.rows[row].home;
+    if (row > 0 && home == at.rows[row - 1].home) continue;
+    if (end_part(at.work, home, unit.kv_head)) merge_home(at, home);
+  }
+}
+
+template <typename T>
+void run_units(const AttentionLayer& layer, const AttentionWork& work, const AttentionUnit* first,
+               const AttentionUnit* last, float* workspace) {
+  if (first == last) return;
+  Attending<T> at(layer, work, workspace);
+  locate(at, *first, first->first_split, at.split);
+  for (const AttentionUnit* unit = first; unit != last; ++unit) {
+    attend(at, *unit, unit + 1 != last ? unit + 1 : nullptr);
+  }
+}
+
+void run_tasks(const AttentionLayer& layer, const AttentionWork& work, std::int64_t begin,
+               std::int64_t end, float* workspace) {
+  const AttentionUnit* first = work.units + work.task_begins[begin];
+  const AttentionUnit* last = work.units + work.task_begins[end];
+  if (layer.type == KVType::f16) {
+    run_units<std::uint16_t>(layer, work, first, last, workspace);
+  } else {
+    run_units<float>(layer, work, first, last, workspace);
+  }
 }
 
 }  // namespace
@@ -408,7 +319,7 @@ void run_units(const AttentionBatch& batch, std::int64_t begin, std::int64_t end
 const AttentionKernels* attention_avx2() {
   static constexpr AttentionKernels kKernels = {
       .name = "avx2",
-      .run_units = run_units,
+      .run_tasks = run_tasks,
   };
   return &kKernels;
 }

@@ -1,64 +1,82 @@
-#include "attention.h"
-
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
+#include "attention.h"
 #include "cpu.h"
+#include "half.h"
 #include "vecmath.h"
 
 namespace looseleaf {
 
 namespace {
 
-std::int64_t num_tiles(const AttentionBatch& batch, const AttentionSequence& sequence) {
-  const std::int64_t group = batch.num_heads / batch.num_kv_heads;
-  return (sequence.num_tokens * group + kAttentionRows - 1) / kAttentionRows;
-}
+float number(float x) { return x; }
+float number(std::uint16_t x) { return f32_from_f16(x); }
 
-// Running maximum, sum of weights and weighted values of a row: over a split, or over all so far.
+// Running maximum, sum of weights and weighted values of a row: over a split, or over several.
 struct Partial {
   float peak;
   float sum;
   float* values;
 };
 
-// One row over the positions begin .. end - 1, which lie in one split. `scores` has room for one.
-void attend_split(const AttentionBatch& batch, const AttentionTile& tile, const AttentionRow& row,
-                  std::ptrdiff_t begin, std::ptrdiff_t end, float* scores, Partial& part) {
-  const std::ptrdiff_t head_dim = batch.head_dim;
-  const std::ptrdiff_t block_size = batch.block_size;
-  const std::ptrdiff_t split = begin / kAttentionSplit * kAttentionSplit;
-  const auto head_of = [&](const float* cache, std::ptrdiff_t position) {
-    const std::ptrdiff_t block = tile.block_table[position / block_size];
-    return cache + (block * batch.num_kv_heads + tile.kv_head) * head_dim * block_size;
-  };
+// A unit at work. `T` is the type of the cache.
+template <typename T>
+struct Attending {
+  const AttentionLayer& layer;
+  const AttentionWork& work;
+  const AttentionUnit& unit;
+  float* scores;  // of one row in one split
 
+  const T* head_of(const void* cache, std::ptrdiff_t position) const {
+    const AttentionShape& shape = work.shape;
+    const std::ptrdiff_t block = unit.block_table[position / shape.block_size];
+    const std::ptrdiff_t head_numbers = std::ptrdiff_t{shape.head_dim} * shape.block_size;
+    return static_cast<const T*>(cache) +
+           (block * shape.num_kv_heads + unit.kv_head) * head_numbers;
+  }
+};
+
+std::ptrdiff_t offset_of(const AttentionShape& shape, const AttentionRow& row,
+                         std::int32_t kv_head) {
+  const std::ptrdiff_t group = shape.num_heads / shape.num_kv_heads;
+  return row.offset + kv_head * group * shape.head_dim;
+}
+
+// One row over the positions begin .. end - 1, which lie in one split.
+template <typename T>
+void attend_split(const Attending<T>& at, const float* query, std::ptrdiff_t begin,
+                  std::ptrdiff_t end, Partial& part) {
+  const std::ptrdiff_t head_dim = at.work.shape.head_dim;
+  const std::ptrdiff_t block_size = at.work.shape.block_size;
+  const std::ptrdiff_t split = begin / kAttentionSplit * kAttentionSplit;
+  float* scores = at.scores;
   for (std::ptrdiff_t p = begin; p < end;) {
     const std::ptrdiff_t offset = p % block_size;
     const std::ptrdiff_t count = std::min(block_size - offset, end - p);
-    const float* keys = head_of(batch.keys, p) + offset;
+    const T* keys = at.head_of(at.layer.keys, p) + offset;
     float* score = scores + (p - split);
     std::fill(score, score + count, 0.0f);
     for (std::ptrdiff_t channel = 0; channel < head_dim; ++channel) {
-      const float q = row.query[channel];
-      for (std::ptrdiff_t i = 0; i < count; ++i) score[i] = std::fma(q, keys[i], score[i]);
+      const float q = query[channel];
+      for (std::ptrdiff_t i = 0; i < count; ++i) score[i] = std::fma(q, number(keys[i]), score[i]);
       keys += block_size;
     }
     p += count;
   }
 
   part.peak = -kInfinity;
+  const float cap = at.layer.soft_cap;
   for (std::ptrdiff_t i = begin - split; i < end - split; ++i) {
-    scores[i] *= batch.scale;
-    if (batch.soft_cap != 0.0f) {
-      scores[i] = batch.soft_cap * tanh_f32(scores[i] * (1.0f / batch.soft_cap));
-    }
+    scores[i] *= at.layer.scale;
+    if (cap != 0.0f) scores[i] = cap * tanh_f32(scores[i] * (1.0f / cap));
     part.peak = std::max(part.peak, scores[i]);
   }
 
   float lanes[8] = {};
   for (std::ptrdiff_t i = begin - split; i < end - split; ++i) {
-    scores[i] = exp_f32(scores[i] - part.peak);
+    scores[i] = weight_f32(scores[i] - part.peak);
     lanes[i % 8] += scores[i];
   }
   part.sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
@@ -67,17 +85,17 @@ void attend_split(const AttentionBatch& batch, const AttentionTile& tile, const 
   std::fill(part.values, part.values + head_dim, 0.0f);
   for (std::ptrdiff_t p = begin; p < end; ++p) {
     const float weight = scores[p - split];
-    const float* values = head_of(batch.values, p) + p % block_size * head_dim;
+    const T* values = at.head_of(at.layer.values, p) + p % block_size * head_dim;
     for (std::ptrdiff_t channel = 0; channel < head_dim; ++channel) {
-      part.values[channel] = std::fma(weight, values[channel], part.values[channel]);
+      part.values[channel] = std::fma(weight, number(values[channel]), part.values[channel]);
     }
   }
 }
 
 void merge(std::ptrdiff_t head_dim, const Partial& part, Partial& all) {
   const float peak = std::max(all.peak, part.peak);
-  const float old_share = exp_f32(all.peak - peak);
-  const float new_share = exp_f32(part.peak - peak);
+  const float old_share = weight_f32(all.peak - peak);
+  const float new_share = weight_f32(part.peak - peak);
   all.peak = peak;
   all.sum = std::fma(part.sum, new_share, all.sum * old_share);
   for (std::ptrdiff_t i = 0; i < head_dim; ++i) {
@@ -85,104 +103,123 @@ void merge(std::ptrdiff_t head_dim, const Partial& part, Partial& all) {
   }
 }
 
-void attend(const AttentionBatch& batch, const AttentionTile& tile, const AttentionRow& row,
-            float* workspace) {
-  const std::ptrdiff_t head_dim = batch.head_dim;
-  float* scores = workspace;
-  Partial part = {0.0f, 0.0f, scores + kAttentionSplit};
+void finish(std::ptrdiff_t head_dim, const Partial& all, float* out) {
+  const float share = 1.0f / all.sum;
+  for (std::ptrdiff_t i = 0; i < head_dim; ++i) out[i] = all.values[i] * share;
+}
+
+float* slot_of(const AttentionWork& work, const AttentionRow& row, std::int32_t kv_head,
+               std::ptrdiff_t index) {
+  const AttentionHome& home = work.homes[row.home];
+  const std::ptrdiff_t slot = home.first_slot + std::ptrdiff_t{row.index} * home.slots_per_row;
+  return work.slots + (kv_head * work.num_slots + slot + index) * work.slot_floats;
+}
+
+void leave(std::ptrdiff_t head_dim, const Partial& part, float* slot) {
+  slot[0] = part.peak;
+  slot[1] = part.sum;
+  std::copy(part.values, part.values + head_dim, slot + 8);
+}
+
+void merge_home(const AttentionLayer& layer, const AttentionWork& work, std::int32_t id,
+                std::int32_t kv_head) {
+  const AttentionHome& home = work.homes[id];
+  for (std::int32_t i = 0; i < home.num_rows; ++i) {
+    const AttentionRow& row = work.rows[home.first_row + i];
+    const std::ptrdiff_t first = row.begin / kAttentionSplit;
+    const std::ptrdiff_t end = (row.end - 1) / kAttentionSplit + 1;
+    std::ptrdiff_t next = first < home.fold_end ? 0 : first - home.fold_end + 1;
+    float* slot = slot_of(work, row, kv_head, next);
+    Partial all = {slot[0], slot[1], slot + 8};
+    while (++next <= end - home.fold_end) {
+      slot += work.slot_floats;
+      merge(work.shape.head_dim, {slot[0], slot[1], slot + 8}, all);
+    }
+    finish(work.shape.head_dim, all, layer.out + offset_of(work.shape, row, kv_head));
+  }
+}
+
+template <typename T>
+void attend(const Attending<T>& at, const AttentionRow& row) {
+  const AttentionUnit& unit = at.unit;
+  const std::ptrdiff_t head_dim = at.work.shape.head_dim;
+  const std::ptrdiff_t offset = offset_of(at.work.shape, row, unit.kv_head);
+  const std::int32_t first = std::max(row.begin, unit.first_split * kAttentionSplit);
+  const std::int32_t last = std::min(row.end, unit.end_split * kAttentionSplit);
+  if (first >= last) return;
+  Partial part = {0.0f, 0.0f, at.scores + kAttentionSplit};
   Partial all = {0.0f, 0.0f, part.values + head_dim};
-  for (std::ptrdiff_t begin = row.begin; begin < row.end;) {
-    const std::ptrdiff_t split_end = (begin / kAttentionSplit + 1) * kAttentionSplit;
-    const std::ptrdiff_t end = std::min<std::ptrdiff_t>(split_end, row.end);
-    if (begin == row.begin) {
-      attend_split(batch, tile, row, begin, end, scores, all);
+  for (std::int32_t begin = first; begin < last;) {
+    const std::int32_t split = begin / kAttentionSplit;
+    const std::int32_t end = std::min((split + 1) * kAttentionSplit, last);
+    if (!unit.folds) {
+      attend_split(at, at.layer.queries + offset, begin, end, part);
+      const std::int32_t index = split - at.work.homes[row.home].fold_end + 1;
+      leave(head_dim, part, slot_of(at.work, row, unit.kv_head, index));
+    } else if (begin == first) {
+      attend_split(at, at.layer.queries + offset, begin, end, all);
     } else {
-      attend_split(batch, tile, row, begin, end, scores, part);
+      attend_split(at, at.layer.queries + offset, begin, end, part);
       merge(head_dim, part, all);
     }
     begin = end;
   }
-  const float share = 1.0f / all.sum;
-  for (std::ptrdiff_t i = 0; i < head_dim; ++i) row.out[i] = all.values[i] * share;
+  if (unit.whole) {
+    finish(head_dim, all, at.layer.out + offset);
+  } else if (unit.folds) {
+    leave(head_dim, all, slot_of(at.work, row, unit.kv_head, 0));
+  }
 }
 
-void run_units(const AttentionBatch& batch, std::int64_t begin, std::int64_t end,
-               float* workspace) {
-  if (begin >= end) return;
-  AttentionCursor cursor = find_unit(batch, begin);
-  AttentionTile tile;
-  for (std::int64_t unit = begin; unit < end; ++unit) {
-    next_tile(batch, cursor, tile);
-    for (std::int32_t i = 0; i < tile.num_rows; ++i) attend(batch, tile, tile.rows[i], workspace);
+template <typename T>
+void run_units(const AttentionLayer& layer, const AttentionWork& work, std::int64_t begin,
+               std::int64_t end, float* workspace) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    const AttentionUnit& unit = work.units[i];
+    const Attending<T> at = {layer, work, unit, workspace};
+    const AttentionRow* rows = work.rows + unit.first_row;
+    for (std::int32_t row = 0; row < unit.num_rows; ++row) attend(at, rows[row]);
+    if (unit.whole) continue;
+    for (std::int32_t row = 0; row < unit.num_rows; ++row) {
+      const std::int32_t home = rows[row].home;
+      if (row > 0 && home == rows[row - 1].home) continue;
+      if (end_part(work, home, unit.kv_head)) merge_home(layer, work, home, unit.kv_head);
+    }
+  }
+}
+
+void run_tasks(const AttentionLayer& layer, const AttentionWork& work, std::int64_t begin,
+               std::int64_t end, float* workspace) {
+  const std::int64_t first = work.task_begins[begin];
+  const std::int64_t last = work.task_begins[end];
+  if (layer.type == KVType::f16) {
+    run_units<std::uint16_t>(layer, work, first, last, workspace);
+  } else {
+    run_units<float>(layer, work, first, last, workspace);
   }
 }
 
 }  // namespace
 
-std::int64_t num_units(const AttentionBatch& batch) {
-  std::int64_t total = 0;
-  for (std::int32_t i = 0; i < batch.num_sequences; ++i) {
-    total += num_tiles(batch, batch.sequences[i]) * batch.num_kv_heads;
-  }
-  return total;
-}
-
-std::size_t workspace_floats(const AttentionBatch& batch) {
-  // Per row: scores, values of a split and of all. Once: values of 64 positions or keys of 32, in
-  // order.
-  const std::size_t channels = (static_cast<std::size_t>(batch.head_dim) + 7) / 8 * 8;
-  return kAttentionRows * (kAttentionSplit + 2 * channels) + 64 * channels + 16;
-}
-
-AttentionCursor find_unit(const AttentionBatch& batch, std::int64_t index) {
-  AttentionCursor cursor = {0, index};
-  for (; cursor.sequence < batch.num_sequences; ++cursor.sequence) {
-    const std::int64_t units =
-        num_tiles(batch, batch.sequences[cursor.sequence]) * batch.num_kv_heads;
-    if (cursor.unit < units) break;
-    cursor.unit -= units;
-  }
-  return cursor;
-}
-
-void next_tile(const AttentionBatch& batch, AttentionCursor& cursor, AttentionTile& tile) {
-  while (batch.sequences[cursor.sequence].num_tokens == 0) ++cursor.sequence;
-  const AttentionSequence& sequence = batch.sequences[cursor.sequence];
-  const std::int64_t tiles = num_tiles(batch, sequence);
-  const std::int32_t group = batch.num_heads / batch.num_kv_heads;
-  tile.block_table = sequence.block_table;
-  tile.kv_head = static_cast<std::int32_t>(cursor.unit / tiles);
-  const std::int64_t first = cursor.unit % tiles * kAttentionRows;
-  const std::int64_t rows_left = std::int64_t{sequence.num_tokens} * group - first;
-  tile.num_rows = static_cast<std::int32_t>(std::min<std::int64_t>(kAttentionRows, rows_left));
-  for (std::int32_t i = 0; i < tile.num_rows; ++i) {
-    const std::int64_t token = (first + i) / group;
-    const std::int64_t head = std::int64_t{tile.kv_head} * group + (first + i) % group;
-    const std::int64_t start =
-        ((sequence.first_row + token) * batch.num_heads + head) * batch.head_dim;
-    const std::int32_t end = sequence.first_position + static_cast<std::int32_t>(token) + 1;
-    const std::int32_t begin = batch.window > 0 ? std::max(0, end - batch.window) : 0;
-    tile.rows[i] = {batch.queries + start, batch.out + start, begin, end};
-  }
-  if (++cursor.unit == tiles * batch.num_kv_heads) cursor = {cursor.sequence + 1, 0};
+std::size_t workspace_floats(const AttentionShape& shape) {
+  // Per row: its query, scores, values of a split and of several. Once: keys of 32 positions in all
+  // channels, or values of 64 positions in 32 channels.
+  const std::size_t channels = (static_cast<std::size_t>(shape.head_dim) + 7) / 8 * 8;
+  const std::size_t copied = std::max<std::size_t>(32 * channels, 64 * 32);
+  return kAttentionRows * (kAttentionSplit + 16 + 3 * channels) + copied + 16;
 }
 
 const AttentionKernels* attention_portable() {
   static constexpr AttentionKernels kKernels = {
       .name = "portable",
-      .run_units = run_units,
+      .run_tasks = run_tasks,
   };
   return &kKernels;
 }
 
 const AttentionKernels* attention_kernels(std::string_view name) {
   if (name == "portable") return attention_portable();
-  if (name != "avx2") return nullptr;
-  int missing = 2;
-  for (const auto& [feature, supported] : cpu_features()) {
-    if (supported && (feature == "avx2" || feature == "fma")) --missing;
-  }
-  return missing == 0 ? attention_avx2() : nullptr;
+  return name == "avx2" && runs_avx2_kernels() ? attention_avx2() : nullptr;
 }
 
 const AttentionKernels& attention_kernels() {

@@ -53,12 +53,10 @@ Runtime::Runtime(const Shape& shape, std::vector<BufferRecord> buffers,
   for (const BufferRecord& record : buffers_) widest = std::max(widest, record.columns);
   scratch_floats_ = static_cast<std::size_t>(widest);
   scratch_.resize(scratch_floats_ * threads);
-  AttentionBatch batch{};
-  batch.num_heads = shape_.num_heads;
-  batch.num_kv_heads = shape_.num_kv_heads;
-  batch.head_dim = shape_.head_dim;
-  batch.block_size = shape_.block_size;
-  workspace_floats_ = looseleaf::workspace_floats(batch);
+  for (const Pass& pass : plan_.passes) {
+    if (pass.kind == PassKind::attention) attention_plan(pass.window);
+  }
+  workspace_floats_ = looseleaf::workspace_floats(attention_shape(0));
   workspace_.resize(workspace_floats_ * threads);
 }
 
@@ -73,6 +71,9 @@ void Runtime::execute(const StepInput& step, float* logits, std::int64_t logits_
   logits_ = {logits, logits_stride};
   copy_blocks(step);
   if (step.num_tokens == 0) return;
+  for (auto& [window, plan] : attention_plans_) {
+    plan.build(attention_shape(window), step.sequences, step.num_sequences, pool_.size());
+  }
   PassSize attended;
   if (profile_.enabled()) {
     for (std::int32_t i = 0; i < step.num_sequences; ++i) {
@@ -92,14 +93,14 @@ void Runtime::execute(const StepInput& step, float* logits, std::int64_t logits_
 }
 
 void Runtime::copy_blocks(const StepInput& step) {
-  const std::int64_t block = layer_floats() / shape_.num_blocks;
-  const auto bytes = static_cast<std::size_t>(block) * sizeof(float);
+  const auto bytes = static_cast<std::size_t>(block_bytes());
   pool_.run(shape_.num_layers * step.num_copies, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t base = i / step.num_copies * layer_floats();
+      const std::int64_t first = i / step.num_copies * shape_.num_blocks;
       const std::int32_t* copy = step.copies + 2 * (i % step.num_copies);
-      for (float* cache : {borrowed_.keys + base, borrowed_.values + base}) {
-        std::memcpy(cache + copy[1] * block, cache + copy[0] * block, bytes);
+      for (std::byte* cache : {borrowed_.keys, borrowed_.values}) {
+        std::memcpy(cache + (first + copy[1]) * block_bytes(),
+                    cache + (first + copy[0]) * block_bytes(), bytes);
       }
     }
   });
@@ -115,7 +116,7 @@ void Runtime::run(const Pass& pass, const StepInput& step) {
     case PassKind::gate: gate(pass, rows); return;
     case PassKind::rope: rope(pass, step); return;
     case PassKind::write_kv: write_kv(pass, step, 0, rows); return;
-    case PassKind::attention: attend(pass, step); return;
+    case PassKind::attention: attend(pass); return;
     case PassKind::add:
     case PassKind::silu_mul: combine(pass, rows); return;
     case PassKind::sampled_rows: {
@@ -284,37 +285,41 @@ void Runtime::rope(const Pass& pass, const StepInput& step) {
 void Runtime::write_kv(const Pass& pass, const StepInput& step, std::int64_t begin,
                        std::int64_t end) {
   const std::int64_t width = columns(pass.keys);
-  const std::int64_t base = pass.layer * layer_floats();
+  const std::int64_t base = pass.layer * shape_.num_blocks * block_bytes();
   kernels_.elementwise.write_kv({buffer(pass.keys).data + begin * width,
                                  buffer(pass.values).data + begin * width, step.slots + begin,
                                  end - begin, shape_.num_kv_heads, shape_.head_dim,
-                                 shape_.block_size, borrowed_.keys + base,
+                                 shape_.block_size, borrowed_.kv_type, borrowed_.keys + base,
                                  borrowed_.values + base});
 }
 
-void Runtime::attend(const Pass& pass, const StepInput& step) {
-  const std::int64_t base = pass.layer * layer_floats();
-  AttentionBatch batch{};
-  batch.num_heads = shape_.num_heads;
-  batch.num_kv_heads = shape_.num_kv_heads;
-  batch.head_dim = shape_.head_dim;
-  batch.block_size = shape_.block_size;
-  batch.scale = pass.number;
-  batch.soft_cap = 0.0F;
-  batch.window = pass.window;
-  batch.num_sequences = step.num_sequences;
-  batch.sequences = step.sequences;
-  batch.queries = buffer(pass.source).data;
-  batch.keys = borrowed_.keys + base;
-  batch.values = borrowed_.values + base;
-  batch.out = buffer(pass.target).data;
-  const std::int64_t units = num_units(batch);
-  pool_.run(units, chunk_for(units, pool_.size()),
-            [&](std::int64_t begin, std::int64_t end, int thread) {
-              float* workspace =
-                  workspace_.data() + static_cast<std::size_t>(thread) * workspace_floats_;
-              kernels_.attention.run_units(batch, begin, end, workspace);
-            });
+AttentionShape Runtime::attention_shape(std::int32_t window) const {
+  return {shape_.num_heads, shape_.num_kv_heads, shape_.head_dim, shape_.block_size, window};
+}
+
+// The plan of the layers that see so many positions.
+AttentionPlan& Runtime::attention_plan(std::int32_t window) {
+  for (auto& [of_window, plan] : attention_plans_) {
+    if (of_window == window) return plan;
+  }
+  return attention_plans_.emplace_back(window, AttentionPlan{}).second;
+}
+
+void Runtime::attend(const Pass& pass) {
+  const std::int64_t base = pass.layer * shape_.num_blocks * block_bytes();
+  AttentionLayer layer{};
+  layer.scale = pass.number;
+  layer.soft_cap = 0.0F;
+  layer.type = borrowed_.kv_type;
+  layer.queries = buffer(pass.source).data;
+  layer.keys = borrowed_.keys + base;
+  layer.values = borrowed_.values + base;
+  layer.out = buffer(pass.target).data;
+  const AttentionPlan& plan = attention_plan(pass.window);
+  pool_.run(plan.num_tasks(), 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+    float* workspace = workspace_.data() + static_cast<std::size_t>(thread) * workspace_floats_;
+    kernels_.attention.run_tasks(layer, plan.work(), begin, end, workspace);
+  });
 }
 
 void Runtime::combine(const Pass& pass, std::int64_t rows) {
@@ -368,8 +373,10 @@ std::int64_t Runtime::num_rows(const Pass& pass, const StepInput& step) const {
   return buffers_[static_cast<std::size_t>(id)].sampled ? step.num_sampled : step.num_tokens;
 }
 
-std::int64_t Runtime::layer_floats() const {
-  return shape_.num_blocks * shape_.num_kv_heads * shape_.head_dim * shape_.block_size;
+// Of keys or of values, in one layer.
+std::int64_t Runtime::block_bytes() const {
+  return static_cast<std::int64_t>(kv_bytes(borrowed_.kv_type)) * shape_.num_kv_heads *
+         shape_.head_dim * shape_.block_size;
 }
 
 }  // namespace looseleaf

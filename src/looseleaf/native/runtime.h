@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "attention.h"
+#include "attention_plan.h"
 #include "elementwise.h"
 #include "gemm.h"
 #include "plan.h"
@@ -30,8 +32,9 @@ struct Borrowed {
   std::vector<PackedWeight> matrices;
   std::vector<const float*> vectors;
   std::vector<RopeTable> ropes;
-  float* keys;
-  float* values;
+  KVType kv_type;
+  std::byte* keys;  // of all layers, one after another
+  std::byte* values;
 };
 
 struct Kernels {
@@ -82,7 +85,7 @@ class Runtime {
   void project(const Pass& pass, std::int64_t rows);
   void gate(const Pass& pass, std::int64_t rows);
   void rope(const Pass& pass, const StepInput& step);
-  void attend(const Pass& pass, const StepInput& step);
+  void attend(const Pass& pass);
   void combine(const Pass& pass, std::int64_t rows);
 
   void quantize_source(const Pass& pass, std::int64_t rows);
@@ -100,7 +103,9 @@ class Runtime {
   QuantizedGroup* area(int index, std::int64_t row) const;
   float* scratch(int thread) const;
   std::int64_t num_rows(const Pass& pass, const StepInput& step) const;
-  std::int64_t layer_floats() const;
+  AttentionShape attention_shape(std::int32_t window) const;
+  AttentionPlan& attention_plan(std::int32_t window);
+  std::int64_t block_bytes() const;
 
   Shape shape_;
   std::vector<BufferRecord> buffers_;
@@ -112,6 +117,8 @@ class Runtime {
 
   std::vector<std::vector<float>> regions_;
   std::vector<QuantizedGroup> areas_[kNumAreas];
+  // One for each window that layers have, made anew for each step.
+  std::vector<std::pair<std::int32_t, AttentionPlan>> attention_plans_;
   std::vector<float> workspace_;  // of attention, a part for each thread
   std::size_t workspace_floats_ = 0;
   std::vector<float> scratch_;  // rows on their way from one op of a pass to the next, by thread

@@ -39,6 +39,12 @@ WeightType weight_type(const std::string& name) {
   throw std::invalid_argument("no packed weight type is called " + name);
 }
 
+KVType kv_type_of(const std::string& name) {
+  if (name == "f32") return KVType::f32;
+  if (name == "f16") return KVType::f16;
+  throw std::invalid_argument("no type of keys and values is called " + name);
+}
+
 template <typename Table>
 const Table& kernels_or_throw(const Table* table, const std::string& name) {
   if (table == nullptr) throw std::invalid_argument("this processor cannot run kernels " + name);
@@ -79,7 +85,8 @@ std::unique_ptr<Runtime> make_runtime(
     const std::vector<std::pair<bool, std::int64_t>>& buffers, const std::vector<OpTuple>& ops,
     const std::vector<Matrix>& matrices, const std::vector<Array<const float>>& vectors,
     const std::vector<std::tuple<int, Array<const float>, Array<const float>>>& ropes,
-    Array<float> keys, Array<float> values, int num_threads, const std::string& kernels) {
+    const std::string& kv_type, Array<std::uint8_t> keys, Array<std::uint8_t> values,
+    int num_threads, const std::string& kernels) {
   std::vector<BufferRecord> buffer_records;
   for (const auto& [sampled, columns] : buffers) buffer_records.push_back({sampled, columns});
   std::vector<OpRecord> op_records;
@@ -105,8 +112,9 @@ std::unique_ptr<Runtime> make_runtime(
   return std::make_unique<Runtime>(
       Shape{layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens},
       std::move(buffer_records), op_records,
-      Borrowed{std::move(packed), std::move(vector_data), std::move(tables), keys.data(),
-               values.data()},
+      Borrowed{std::move(packed), std::move(vector_data), std::move(tables),
+               kv_type_of(kv_type), reinterpret_cast<std::byte*>(keys.data()),
+               reinterpret_cast<std::byte*>(values.data())},
       num_threads,
       Kernels{automatic ? gemm_kernels() : kernels_or_throw(gemm_kernels(kernels), kernels),
               automatic ? elementwise_kernels()
@@ -184,7 +192,7 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("num_threads", &Runtime::num_threads)
       .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes);
   m.def("make_runtime", &make_runtime, "shape"_a, "buffers"_a, "ops"_a, "matrices"_a, "vectors"_a,
-        "ropes"_a, "keys"_a, "values"_a, "num_threads"_a, "kernels"_a,
+        "ropes"_a, "kv_type"_a, "keys"_a, "values"_a, "num_threads"_a, "kernels"_a,
         "A runtime that borrows all arrays: keep them alive as long as it.");
 }
 

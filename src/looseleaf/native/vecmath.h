@@ -27,6 +27,18 @@ inline constexpr float kExpLowest = -87.3365447505531f;  // ln 2^-126
 inline constexpr float kExpHighest = 88.7228391116729f;  // ln of the largest float
 inline constexpr float kInfinity = __builtin_inff();
 
+// exp(x) for x <= 0, for the weights of attention, of which there are many: 2^n * 2^f, n = round(x /
+// ln 2), |f| <= 1/2, with a minimax polynomial of relative error 1e-7 that is 1 at 0. The shift also
+// adds the bias of an exponent, so that the low bits, moved up, are 2^n; those of n = -127, to which
+// all lower x are raised, are 0.
+inline constexpr float kWeightShift = 12583039.0f;  // 1.5 * 2^23 + 127
+inline constexpr float kWeightLowest = -88.0f;      // rounds to n = -127
+inline constexpr float kWeight5 = 0x1.5bba14p-10f;
+inline constexpr float kWeight4 = 0x1.3cea88p-7f;
+inline constexpr float kWeight3 = 0x1.c6b752p-5f;
+inline constexpr float kWeight2 = 0x1.ebf9bcp-3f;
+inline constexpr float kWeight1 = 0x1.62e42ap-1f;
+
 // tanh(x) = x + x^3 P(x^2) below `kTanhSmall`, from exp above. Moshier, Cephes, tanhf.
 inline constexpr float kTanhSmall = 0.625f;
 inline constexpr float kTanh9 = -5.70498872745e-3f;
@@ -55,6 +67,21 @@ inline float exp_f32(float x) {
   // The shift's own bits fall out at the top.
   const std::uint32_t exponent = std::bit_cast<std::uint32_t>(shifted) << 23;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + exponent);
+}
+
+// e to the power of x, for x <= 0. 0 from about -87.7 down (so at -inf); exactly 1 at 0; NaN for NaN.
+inline float weight_f32(float x) {
+  if (x < kWeightLowest) x = kWeightLowest;
+  const float shifted = std::fma(x, kLog2E, kWeightShift);
+  const float n = shifted - kWeightShift;
+  const float f = std::fma(x, kLog2E, -n);
+  float p = kWeight5;
+  p = std::fma(p, f, kWeight4);
+  p = std::fma(p, f, kWeight3);
+  p = std::fma(p, f, kWeight2);
+  p = std::fma(p, f, kWeight1);
+  p = std::fma(p, f, 1.0f);
+  return p * std::bit_cast<float>(std::bit_cast<std::uint32_t>(shifted) << 23);
 }
 
 inline float tanh_f32(float x) {

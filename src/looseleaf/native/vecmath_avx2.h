@@ -32,6 +32,22 @@ static inline __m256 exp_f32(__m256 x) {
   return _mm256_andnot_ps(low, p);
 }
 
+static inline __m256 weight_f32(__m256 x) {
+  const __m256 shift = _mm256_set1_ps(kWeightShift);
+  x = _mm256_max_ps(_mm256_set1_ps(kWeightLowest), x);  // of a NaN, the second: itself
+  const __m256 shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(kLog2E), shift);
+  const __m256 n = _mm256_sub_ps(shifted, shift);
+  const __m256 f = _mm256_fmsub_ps(x, _mm256_set1_ps(kLog2E), n);
+  __m256 p = _mm256_set1_ps(kWeight5);
+  p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kWeight4));
+  p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kWeight3));
+  p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kWeight2));
+  p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(kWeight1));
+  p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+  const __m256i power = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+  return _mm256_mul_ps(p, _mm256_castsi256_ps(power));
+}
+
 static inline __m256 tanh_f32(__m256 x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   const __m256 size = _mm256_andnot_ps(sign, x);
