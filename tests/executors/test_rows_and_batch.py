@@ -17,12 +17,12 @@ def test_tables_take_in_deltas_and_forget(scheduled: Any) -> None:
     a, b = RequestId("a"), RequestId("b")
     rows.update(Step(1, (scheduled("a", [1] * 6, block_ids=[7, 3]),)))
     rows.update(Step(2, (scheduled("a", [1], 6), scheduled("b", [1], block_ids=[9]))))
-    assert (rows.table(a), rows.table(b)) == ([7, 3], [9])
+    assert (rows.table(a).tolist(), rows.table(b).tolist()) == ([7, 3], [9])
     # A copy-on-write of the last block and a further one, in one delta.
     rows.update(Step(3, (scheduled("a", [1, 1], 7, table_start=1, block_ids=[4, 8]),)))
-    assert rows.table(a) == [7, 4, 8]
+    assert rows.table(a).tolist() == [7, 4, 8]
     rows.update(Step(4, (scheduled("a", [1], block_ids=[2]),), finished=(a, b)))
-    assert rows.table(a) == [2]
+    assert rows.table(a).tolist() == [2]
     assert list(rows) == [a]
     assert b not in rows
     assert len(rows) == 1

@@ -25,6 +25,9 @@ Floats = NDArray[np.float32]
 
 ALIGNMENT = 64
 
+LOGITS_PADDING = 16
+"""Columns after those of the vocabulary: rows a power of two apart would share a few cache sets."""
+
 
 KV_DTYPES = {"f32": np.float32, "f16": np.float16}
 
@@ -109,7 +112,7 @@ class NativeExecutor:
         start = perf_counter()
         logits, batch = self.logits(step)
         middle = perf_counter()
-        drawn = draw(batch.ranges, logits, self._num_valid_tokens)
+        drawn = draw(batch.ranges, logits, self._num_valid_tokens, self._runtime.threads)
         durations = (("forward", middle - start), ("sample", perf_counter() - middle))
         return StepResult(step.step_id, *drawn, durations)
 
@@ -125,24 +128,23 @@ class NativeExecutor:
             )
         num_rows = len(batch.logits_rows)
         if num_rows > len(self._logits):
-            self._logits = np.empty((num_rows, self.program.vocab_size), np.float32)
-        tables = [part.table for part in batch.ranges]
-        starts = np.cumsum([0, *(len(table) for table in tables)])
+            columns = self.program.vocab_size + LOGITS_PADDING
+            self._logits = np.empty((num_rows, columns), np.float32)
         sequences = [
-            (starts[i], part.start, part.first_position, part.stop - part.start)
-            for i, part in enumerate(batch.ranges)
+            (table_start, part.start, part.first_position, part.stop - part.start)
+            for table_start, part in zip(batch.table_starts.tolist(), batch.ranges, strict=True)
         ]
         self._runtime.execute(
             batch.token_ids.astype(np.int32),
             batch.positions.astype(np.int32),
             batch.slots,
             batch.logits_rows.astype(np.int32),
-            np.concatenate([*tables, np.zeros(1, np.int64)]).astype(np.int32),
+            batch.tables.astype(np.int32),
             np.array(sequences, np.int64).reshape(-1, 4),
             np.array(step.copies, np.int32).reshape(-1, 2),
             self._logits,
         )
-        return self._logits[:num_rows], batch
+        return self._logits[:num_rows, : self.program.vocab_size], batch
 
     @property
     def num_threads(self) -> int:

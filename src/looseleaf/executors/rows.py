@@ -1,5 +1,6 @@
 """What an executor remembers of live sequences: a block table each, and nothing else."""
 
+from array import array
 from collections.abc import Iterator
 
 from looseleaf.core.request import RequestId
@@ -17,7 +18,7 @@ class Rows:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._tables: dict[RequestId, list[int]] = {}
+        self._tables: dict[RequestId, array[int]] = {}  # of 64-bit numbers
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._tables
@@ -28,7 +29,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self._tables)
 
-    def table(self, request_id: RequestId) -> list[int]:
+    def table(self, request_id: RequestId) -> "array[int]":
         """The block table itself: not to be changed, and valid until the next `update`."""
         return self._tables[request_id]
 
@@ -52,7 +53,9 @@ class Rows:
         name = sequence.request_id
         if not sequence.token_ids:
             raise InvalidStepError(f"{name!r} has no tokens to compute")
-        table = self._tables.setdefault(name, [])
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = array("q")
         if sequence.block_ids:
             if sequence.table_start > len(table):
                 raise InvalidStepError(
@@ -61,7 +64,7 @@ class Rows:
                 )
             for block_id in sequence.block_ids:
                 self._check_block(block_id, f"the block table of {name!r}")
-            table[sequence.table_start :] = sequence.block_ids
+            table[sequence.table_start :] = array("q", sequence.block_ids)
         end = sequence.first_position + len(sequence.token_ids)
         if sequence.first_position < 0 or end > len(table) * self.block_size:
             raise InvalidStepError(

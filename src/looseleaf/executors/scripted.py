@@ -219,7 +219,7 @@ class ScriptedExecutor:
         if chain != last:
             self._fail(sequence.request_id, table, end - 1)
 
-    def _chain_at(self, request_id: RequestId, table: list[int], position: int) -> int:
+    def _chain_at(self, request_id: RequestId, table: Sequence[int], position: int) -> int:
         if position < 0:
             return _EMPTY_CHAIN
         block, slot = self._blocks[table[position // self._block_size]], position % self._block_size
@@ -227,7 +227,7 @@ class ScriptedExecutor:
             self._fail(request_id, table, position)
         return block[slot + 1]
 
-    def _fail(self, request_id: RequestId, table: list[int], position: int) -> NoReturn:
+    def _fail(self, request_id: RequestId, table: Sequence[int], position: int) -> NoReturn:
         block_id, offset = table[position // self._block_size], position % self._block_size
         what = (
             "which is not written, or was overwritten from an earlier slot on"

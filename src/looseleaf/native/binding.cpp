@@ -3,6 +3,7 @@
 #include "bandwidth.h"
 #include "cpu.h"
 #include "runtime_binding.h"
+#include "sampler_binding.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -25,5 +26,6 @@ NB_MODULE(_native, m) {
         "repeats"_a = 3, nb::call_guard<nb::gil_scoped_release>(),
         "Bytes per second at which the threads together read memory, best of `repeats`.");
 
+  looseleaf::bind_sampler(m);  // first, for the runtime hands out a ThreadPool
   looseleaf::bind_runtime(m);
 }

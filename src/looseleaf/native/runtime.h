@@ -68,6 +68,7 @@ class Runtime {
   void execute(const StepInput& step, float* logits, std::int64_t logits_stride);
 
   int num_threads() const { return pool_.size(); }
+  ThreadPool& threads() { return pool_; }  // idle between steps
   std::size_t workspace_bytes() const;
   const Plan& plan() const { return plan_; }
   Profile& profile() { return profile_; }

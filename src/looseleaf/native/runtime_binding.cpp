@@ -190,6 +190,8 @@ void bind_runtime(nb::module_& m) {
       .def("profile", &profile,
            "(kind, first op, seconds, calls, rows, positions, contexts) of each pass, in order.")
       .def_prop_ro("num_threads", &Runtime::num_threads)
+      .def_prop_ro("threads", &Runtime::threads, nb::rv_policy::reference_internal,
+                   "Its threads, for use between steps.")
       .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes);
   m.def("make_runtime", &make_runtime, "shape"_a, "buffers"_a, "ops"_a, "matrices"_a, "vectors"_a,
         "ropes"_a, "kv_type"_a, "keys"_a, "values"_a, "num_threads"_a, "kernels"_a,

@@ -1,0 +1,119 @@
+#include "sampler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <new>
+
+#include "philox.h"
+#include "ranking.h"
+
+namespace looseleaf {
+
+namespace {
+
+struct Row {
+  const float* logits;
+  std::int64_t columns;
+};
+
+// log(sum(exp(logits))) from the sum at temperature 1.
+double normalizer(const Ranking& ranking, double total) {
+  return static_cast<double>(ranking.peak()) + std::log(total);
+}
+
+double logprob(Row row, std::int64_t token, double normalizer) {
+  if (token >= row.columns || std::isnan(row.logits[token])) return kLogprobFloor;
+  return std::max(kLogprobFloor, static_cast<double>(row.logits[token]) - normalizer);
+}
+
+// The rank that is drawn. `total` is what all shares add up to, if that is known.
+std::int64_t draw_rank(Shares& shares, const Draw& draw, double total, std::int64_t columns) {
+  const double number = uniform(draw.seed, draw.sample_index, draw.position);
+  std::int64_t count = columns;
+  if (0 < draw.top_k && draw.top_k < columns) {
+    count = draw.top_k;
+    if (draw.top_p < 1) count = shares.length(draw.top_p * shares.running(count), count);
+  } else if (draw.top_p < 1) {
+    count = shares.length(draw.top_p * total, count);
+  } else if (!(draw.min_p > 0)) {
+    return shares.place(number * total, count);
+  }
+  if (draw.min_p > 0) count = shares.at_least(draw.min_p, count);
+  return shares.place(number * shares.running(count), count);
+}
+
+// Whether drawing takes the sum over the whole row.
+bool needs_total(const Draw& draw, std::int64_t columns) {
+  if (0 < draw.top_k && draw.top_k < columns) return false;
+  return draw.top_p < 1 || !(draw.min_p > 0);
+}
+
+Drawn sample_row(const SamplerKernels& kernels, Row row, const Draw& draw, RankingMemory& memory) {
+  Drawn drawn;
+  Ranking ranking(kernels, row.logits, row.columns, memory);
+  if (!std::isfinite(ranking.peak())) return drawn;
+  const bool greedy = draw.temperature == 0 || draw.top_p == 0 || draw.top_k == 1;
+  double raw_total = 0;  // at temperature 1
+  if (greedy) {
+    drawn.token = ranking.first();
+  } else {
+    Shares shares(kernels, ranking, draw.temperature, memory);
+    const double total = needs_total(draw, row.columns) ? shares.total(row.logits) : 0;
+    if (draw.temperature == 1) raw_total = total;
+    drawn.token = ranking.id(draw_rank(shares, draw, total, row.columns));
+  }
+  if (draw.num_logprobs < 0) return drawn;
+  if (raw_total == 0) raw_total = Shares(kernels, ranking, 1.0, memory).total(row.logits);
+  const double norm = normalizer(ranking, raw_total);
+  drawn.logprob = logprob(row, drawn.token, norm);
+  ranking.reach(draw.num_logprobs);
+  const std::int64_t listed = std::min<std::int64_t>(draw.num_logprobs, row.columns);
+  for (std::int64_t rank = 0; rank < listed; ++rank) {
+    drawn.top.emplace_back(ranking.id(rank), logprob(row, ranking.id(rank), norm));
+  }
+  return drawn;
+}
+
+double score_row(const SamplerKernels& kernels, Row row, std::int64_t token,
+                 RankingMemory& memory) {
+  Ranking ranking(kernels, row.logits, row.columns, memory);
+  if (!std::isfinite(ranking.peak())) return kLogprobFloor;
+  const double total = Shares(kernels, ranking, 1.0, memory).total(row.logits);
+  return logprob(row, token, normalizer(ranking, total));
+}
+
+}  // namespace
+
+void sample_rows(const SamplerKernels& kernels, ThreadPool& threads, LogitRows rows,
+                 const std::vector<Draw>& draws, const std::vector<Score>& wanted_scores,
+                 std::vector<Drawn>& drawn, std::vector<double>& scores) {
+  const auto num_draws = static_cast<std::int64_t>(draws.size());
+  const auto num_scores = static_cast<std::int64_t>(wanted_scores.size());
+  drawn.assign(draws.size(), {});
+  scores.assign(wanted_scores.size(), 0.0);
+  std::atomic<bool> out_of_memory{false};
+  const auto one = [&](std::int64_t i) {
+    thread_local RankingMemory memory;
+    // Edits of a row by request (penalties, masks) would go here, on a copy.
+    const std::int64_t index = i < num_draws ? draws[i].row : wanted_scores[i - num_draws].row;
+    const Row row{rows.data + index * rows.stride, rows.columns};
+    if (i < num_draws) {
+      drawn[i] = sample_row(kernels, row, draws[i], memory);
+    } else {
+      scores[i - num_draws] = score_row(kernels, row, wanted_scores[i - num_draws].token, memory);
+    }
+  };
+  threads.run(num_draws + num_scores, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      try {
+        one(i);
+      } catch (const std::bad_alloc&) {  // must not leave a worker
+        out_of_memory.store(true);
+      }
+    }
+  });
+  if (out_of_memory.load()) throw std::bad_alloc();
+}
+
+}  // namespace looseleaf
