@@ -13,9 +13,10 @@ from looseleaf.compiled import compiled
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import RequestId, SamplingParams
 from looseleaf.core.step import BlockCopy, Sample, ScheduledSequence, Step
-from looseleaf.executors.native import PACKED_TYPES, NativeExecutor
+from looseleaf.executors.native import NativeExecutor, native_module
+from looseleaf.executors.packed_weights import PACKED_TYPES, pack
 from looseleaf.executors.reference import ReferenceExecutor
-from looseleaf.models.load import load_program, load_raw_weights, load_weights
+from looseleaf.models.load import load_program, load_weights, raw_weights
 from looseleaf.weights.gguf import GGUFFile
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
@@ -25,19 +26,20 @@ NUM_BLOCKS = 96
 
 
 class Model:
-    """One model for both executors; `kept` types stay packed as in the file."""
+    """One model for both executors."""
 
-    def __init__(self, path: Path, kept: Any = PACKED_TYPES) -> None:
+    def __init__(self, path: Path) -> None:
         with GGUFFile(path) as file:
             self.config, self.program = load_program(file)
             self.floats = load_weights(file, self.config, self.program)
-            self.raw = load_raw_weights(file, self.config, self.program, kept)
+            raw = raw_weights(file, self.config, self.program, PACKED_TYPES)
+            self.packed = {name: pack(native_module(), weight, 2) for name, weight in raw}
         self.made: list[Any] = []
 
     def native(self, *, threads: int = 2, kernels: str = "auto", block_size: int = 16) -> Any:
         executor = NativeExecutor(
             self.program,
-            self.raw,
+            self.packed,
             NUM_BLOCKS,
             block_size,
             max_tokens=256,

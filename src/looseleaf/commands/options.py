@@ -99,6 +99,13 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="threads of the native executor (default: the cores this process may use)",
     )
+    execution.add_argument(
+        "--cache-weights",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.cache_weights,
+        help="native executor: keep the weights as it needs them in the cache folder, for later "
+        "starts",
+    )
 
 
 def add_sampling(
@@ -134,6 +141,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         scheduling_policy=options.scheduling_policy,
         threads=options.threads,
         cache_dir=options.cache_dir,
+        cache_weights=options.cache_weights,
     )
 
 

@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from looseleaf.compiled import compiled
 from looseleaf.core.allocator import KVAllocator
@@ -15,18 +16,19 @@ from looseleaf.core.hashing import BlockHasher
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
+from looseleaf.engine.native_weights import native_weights
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.base import Executor
-from looseleaf.executors.native import PACKED_TYPES, NativeExecutor
+from looseleaf.executors.native import NativeExecutor
 from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.models.config import ModelConfig
-from looseleaf.models.load import load_program, load_raw_weights, load_weights
+from looseleaf.models.load import load_program, load_weights
 from looseleaf.models.registry import architecture
 from looseleaf.program.program import Program
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.tokenizer import Tokenizer
 from looseleaf.weights.gguf import GGUFFile
-from looseleaf.weights.source import known_models, resolve
+from looseleaf.weights.source import SourceError, default_cache_dir, known_models, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -106,15 +108,22 @@ def _build_executor(
     memory: MemoryPlan,
 ) -> Executor:
     if settings.executor == "native":
-        raw = load_raw_weights(file, config, program, PACKED_TYPES)
+        num_threads = settings.threads or len(os.sched_getaffinity(0))
+        weights = native_weights(
+            file,
+            config,
+            program,
+            num_threads=num_threads,
+            cache_dir=_weight_cache_dir(settings),
+        )
         return NativeExecutor(
             program,
-            raw,
+            weights,
             memory.num_blocks,
             memory.block_size,
             max_tokens=settings.max_num_batched_tokens,
             max_positions=memory.max_model_len,
-            num_threads=settings.threads or len(os.sched_getaffinity(0)),
+            num_threads=num_threads,
             num_valid_tokens=config.tokenizer_size,
         )
     return ReferenceExecutor(
@@ -124,6 +133,15 @@ def _build_executor(
         memory.block_size,
         num_valid_tokens=config.tokenizer_size,
     )
+
+
+def _weight_cache_dir(settings: EngineSettings) -> Path | None:
+    if not settings.cache_weights:
+        return None
+    try:
+        return settings.cache_dir or default_cache_dir()
+    except SourceError:  # no home folder: only models that are given by a path need none
+        return None
 
 
 def _servable(model: str) -> str:

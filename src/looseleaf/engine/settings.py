@@ -18,8 +18,9 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20
 class EngineSettings:
     """`max_model_len` None is the model's context, or what fits into the KV cache if that is less.
     `kv_cache_memory` is in bytes, or like "2GiB"; None is a share of the memory that is available.
-    Downloads go to `cache_dir`; None is the user's own. `threads` is for the native executor; None
-    is one for each core that this process may use."""
+    Downloads go to `cache_dir`; None is the user's own. `threads` and `cache_weights` are for the
+    native executor: None is one thread for each core that this process may use, and weights are
+    packed once and kept in the cache folder for later starts."""
 
     model: str = "smollm2-135m"
     executor: str = "reference"
@@ -34,6 +35,7 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
     cache_dir: Path | None = None
+    cache_weights: bool = True
 
     def __post_init__(self) -> None:
         for name, value, known in (

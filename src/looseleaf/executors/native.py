@@ -17,16 +17,22 @@ from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
 from looseleaf.executors.native_program import compile_program
+from looseleaf.executors.packed_weights import PackedWeight
 from looseleaf.executors.rows import InvalidStepError, Rows
-from looseleaf.program.program import Program, RawWeight
+from looseleaf.program.program import Program
 
 Floats = NDArray[np.float32]
 
-ALIGNMENT = 64
 
-
-PACKED_TYPES = {"F32": "f32", "Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8"}
-"""What each type of a weight file becomes. All are without loss."""
+def native_module() -> ModuleType:
+    """The compiled part. Raises ConfigError where the package has none."""
+    native = compiled()
+    if native is None:
+        raise ConfigError(
+            "the native executor is not in this installation: install a C++20 compiler and "
+            "reinstall looseleaf, or use the reference executor"
+        )
+    return native
 
 
 class NativeExecutor:
@@ -40,7 +46,7 @@ class NativeExecutor:
     def __init__(
         self,
         program: Program,
-        weights: Mapping[str, RawWeight],
+        weights: Mapping[str, PackedWeight],
         num_blocks: int,
         block_size: int,
         *,
@@ -50,12 +56,7 @@ class NativeExecutor:
         num_valid_tokens: int | None = None,
         kernels: str = "auto",
     ) -> None:
-        native = compiled()
-        if native is None:
-            raise ConfigError(
-                "the native executor is not in this installation: install a C++20 compiler and "
-                "reinstall looseleaf, or use the reference executor"
-            )
+        native = native_module()
         self.program = program
         self._max_tokens = max_tokens
         self._num_valid_tokens = num_valid_tokens
@@ -63,12 +64,10 @@ class NativeExecutor:
         compiled_program = compile_program(program, max_positions)
         # The runtime borrows all of these arrays.
         self._matrices = [
-            _packed(native, weights[name], num_threads) for name in compiled_program.matrices
+            (weight.form.type, weight.form.n, weight.form.k, weight.data)
+            for weight in (weights[name] for name in compiled_program.matrices)
         ]
-        self._vectors = [
-            np.ascontiguousarray(weights[name].data, np.float32)
-            for name in compiled_program.vectors
-        ]
+        self._vectors = [weights[name].data.view(np.float32) for name in compiled_program.vectors]
         self._ropes = compiled_program.ropes
         kv = (program.num_layers, num_blocks, program.num_kv_heads)
         self._keys = np.zeros((*kv, program.head_dim, block_size), np.float32)
@@ -139,18 +138,3 @@ class NativeExecutor:
         self._runtime = None
         self._matrices, self._vectors = [], []
         self._keys = self._values = np.zeros((0, 0, 0, 0, 0), np.float32)
-
-
-def _packed(
-    native: ModuleType, weight: RawWeight, num_threads: int
-) -> tuple[str, int, int, NDArray[np.uint8]]:
-    n, k = weight.shape
-    packed_type = PACKED_TYPES[weight.source]
-    size = native.packed_bytes(packed_type, n, k)
-    # NumPy aligns to 16 bytes; kernels are fastest on whole cache lines.
-    buffer = np.empty(size + ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % ALIGNMENT
-    packed = buffer[start : start + size]
-    rows = np.ascontiguousarray(weight.data).view(np.uint8)
-    native.pack(weight.source, rows, n, k, packed, num_threads)
-    return packed_type, n, k, packed
