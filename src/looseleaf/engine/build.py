@@ -16,13 +16,10 @@ from looseleaf.core.hashing import BlockHasher
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
-from looseleaf.engine.native_weights import native_weights
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.base import Executor
-from looseleaf.executors.native import NativeExecutor
-from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.models.config import ModelConfig
-from looseleaf.models.load import load_program, load_weights
+from looseleaf.models.load import load_program
 from looseleaf.models.registry import architecture
 from looseleaf.program.program import Program
 from looseleaf.text.chat_template import ChatTemplate
@@ -107,7 +104,11 @@ def _build_executor(
     program: Program,
     memory: MemoryPlan,
 ) -> Executor:
+    """Each executor is imported only where it is wanted: neither needs what the other does."""
     if settings.executor == "native":
+        from looseleaf.engine.native_weights import native_weights
+        from looseleaf.executors.native import NativeExecutor
+
         num_threads = settings.threads or len(os.sched_getaffinity(0))
         weights = native_weights(
             file,
@@ -126,6 +127,9 @@ def _build_executor(
             num_threads=num_threads,
             num_valid_tokens=config.tokenizer_size,
         )
+    from looseleaf.executors.reference import ReferenceExecutor
+    from looseleaf.models.load import load_weights
+
     return ReferenceExecutor(
         program,
         load_weights(file, config, program),

@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -71,29 +70,29 @@ def write_packed(
     forms: Mapping[str, PackedForm],
     weights: Iterable[tuple[str, PackedWeight]],
 ) -> None:
-    """Write `weights`, all that are in `forms`, one after the other.
+    """Write `weights`, all that are in `forms`, one after the other; one process at a time.
 
     Raises OSError where that cannot be done, and leaves nothing behind.
     """
     offsets, nbytes = _places(forms)
     table = json.dumps(_table(key, source, forms)).encode()
     data_start = _data_start(len(table))
-    descriptor, draft = tempfile.mkstemp(DRAFT_SUFFIX, f"{path.name}.", path.parent)
+    draft = path.with_name(path.name + DRAFT_SUFFIX)
     try:
-        with open(descriptor, "wb") as file:
+        with draft.open("wb") as file:
             # Room for all of it first, so that a full disk is noticed before any work is done.
-            os.posix_fallocate(descriptor, 0, data_start + nbytes)
+            os.posix_fallocate(file.fileno(), 0, data_start + nbytes)
             file.write(_HEAD.pack(_MAGIC, len(table), hashlib.sha256(table).digest()))
             file.write(table)
             for name, weight in weights:
                 file.seek(data_start + offsets[name])
                 file.write(weight.data.data)
             file.flush()
-            os.fsync(descriptor)
+            os.fsync(file.fileno())
         os.replace(draft, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(draft)
+            draft.unlink()
         raise
 
 

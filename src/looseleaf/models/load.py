@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,6 +75,9 @@ def load_weights(
     file: GGUFFile, config: ModelConfig, program: Program
 ) -> dict[str, NDArray[np.float32]]:
     """The program's weights, decoded to float32 and in the row order that the page expects."""
+    # Only now: whoever computes on packed weights never decodes all of them.
+    from concurrent.futures import ThreadPoolExecutor
+
     family = architecture(file.architecture)
 
     def read(name: str) -> NDArray[np.float32]:
