@@ -16,6 +16,7 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
+from looseleaf.executors.kv_memory import zeroed
 from looseleaf.executors.native_program import compile_program
 from looseleaf.executors.packed_weights import PackedWeight
 from looseleaf.executors.rows import InvalidStepError, Rows
@@ -70,8 +71,8 @@ class NativeExecutor:
         self._vectors = [weights[name].data.view(np.float32) for name in compiled_program.vectors]
         self._ropes = compiled_program.ropes
         kv = (program.num_layers, num_blocks, program.num_kv_heads)
-        self._keys = np.zeros((*kv, program.head_dim, block_size), np.float32)
-        self._values = np.zeros((*kv, block_size, program.head_dim), np.float32)
+        self._keys = zeroed((*kv, program.head_dim, block_size), np.float32)
+        self._values = zeroed((*kv, block_size, program.head_dim), np.float32)
         self._logits: Floats = np.zeros((0, program.vocab_size), np.float32)
         self._runtime = native.make_runtime(
             (
