@@ -99,11 +99,11 @@ def compile_program(program: Program, max_positions: int) -> CompiledProgram:
             case Logits():
                 fields = (-1, op.source, *none[2:])
         ops.append((kind, *fields))
-    ropes = [_rope_table(*key, max_positions) for key in tables]
+    ropes = [rope_table(*key, max_positions) for key in tables]
     return CompiledProgram(ops, list(matrices), list(vectors), ropes)
 
 
-def _rope_table(frequencies: tuple[float, ...], scale: float, max_positions: int) -> RopeTable:
+def rope_table(frequencies: tuple[float, ...], scale: float, max_positions: int) -> RopeTable:
     """(positions, pairs) of cosines and of sines, in complex128 and then rounded once.
 
     The turn of a position is that of the last multiple of `_STRIDE`, times that of the rest: a

@@ -89,7 +89,7 @@ class PackedCache:
 def _open(path: Path, key: str, forms: Mapping[str, PackedForm]) -> Weights | None:
     try:
         return open_packed(path, key, forms)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, PackedFileError) as error:
         logger.warning("%s cannot be used (%s): packing again", path, error)
