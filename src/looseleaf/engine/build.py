@@ -76,13 +76,27 @@ def build_scheduler(
     return Scheduler(settings.scheduler_config(memory.max_model_len), allocator)
 
 
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Loading makes hundreds of thousands of objects that stay; a fifth of its time would go into
+    looking for garbage among them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_garbage_collection()
 def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     """Load the model and make an engine for it. Raises LooseleafError for anything a user can
     mend: a name that is unknown, a damaged file, memory that does not suffice."""
     compiled()  # says so now if it is missing
     start = time.perf_counter()
     path = resolve(_servable(settings.model), cache_dir=settings.cache_dir)
-    with _without_garbage_collection(), GGUFFile(path) as file:
+    with GGUFFile(path) as file:
         text = load_text(file)
         config, program = load_program(file)
         # Sized before the weights are read, so that what cannot fit is said at once.
@@ -98,19 +112,6 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
     engine = Engine(scheduler, executor)
     return Stack(engine, text.tokenizer, text.chat_template, config, memory)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Loading makes hundreds of thousands of objects that stay; a fifth of its time would go into
-    looking for garbage among them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _build_executor(
