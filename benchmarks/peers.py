@@ -227,22 +227,15 @@ def show_peers(options: argparse.Namespace) -> None:
     rows = []
     for peer in PEERS.values():
         there = [variant for variant in peer.variants if peer.model(variant).exists()]
+        size = round(peer.size_mib()) if there else None
         rows.append(
-            {
-                "name": peer.name,
-                "version": peer.version,
-                "variants": list(peer.variants),
-                "installed": there,
-                "size_mib": round(peer.size_mib()) if there else None,
-            }
+            {"name": peer.name, "version": peer.version, "installed": there, "size_mib": size}
         )
+        if not options.json:
+            state = f"{', '.join(there)} ({size} MiB)" if there else "not installed"
+            print(f"{peer.name:16} {peer.version:12} {state}")
     if options.json:
         print(json.dumps(rows))
-        return
-    for row in rows:
-        state = ", ".join(row["installed"]) or f"not installed: --install {row['name']}"
-        size = f" ({row['size_mib']} MiB)" if row["installed"] else ""
-        print(f"{row['name']:16} {row['version']:12} {state}{size}")
 
 
 def install(names: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """The command line. The only reader of environment variables:
 
-LOOSELEAF_CACHE   where downloaded models are kept (default: ~/.cache/looseleaf)
+LOOSELEAF_CACHE   where downloaded models and packed weights are kept (default: ~/.cache/looseleaf)
 """
 
 import argparse

@@ -13,9 +13,11 @@ from looseleaf.compiled import compiled
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import RequestId, SamplingParams
 from looseleaf.core.step import BlockCopy, Sample, ScheduledSequence, Step
-from looseleaf.executors.native import PACKED_TYPES, NativeExecutor
+from looseleaf.executors.native import NativeExecutor, native_module
+from looseleaf.executors.native_program import rope_table
+from looseleaf.executors.packed_weights import PACKED_TYPES, pack
 from looseleaf.executors.reference import ReferenceExecutor
-from looseleaf.models.load import load_program, load_raw_weights, load_weights
+from looseleaf.models.load import load_program, load_weights, raw_weights
 from looseleaf.weights.gguf import GGUFFile
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
@@ -25,19 +27,20 @@ NUM_BLOCKS = 96
 
 
 class Model:
-    """One model for both executors; `kept` types stay packed as in the file."""
+    """One model for both executors."""
 
-    def __init__(self, path: Path, kept: Any = PACKED_TYPES) -> None:
+    def __init__(self, path: Path) -> None:
         with GGUFFile(path) as file:
             self.config, self.program = load_program(file)
             self.floats = load_weights(file, self.config, self.program)
-            self.raw = load_raw_weights(file, self.config, self.program, kept)
+            raw = raw_weights(file, self.config, self.program, PACKED_TYPES)
+            self.packed = {name: pack(native_module(), weight, 2) for name, weight in raw}
         self.made: list[Any] = []
 
     def native(self, *, threads: int = 2, kernels: str = "auto", block_size: int = 16) -> Any:
         executor = NativeExecutor(
             self.program,
-            self.raw,
+            self.packed,
             NUM_BLOCKS,
             block_size,
             max_tokens=256,
@@ -168,3 +171,16 @@ def test_quantized_weights_keep_their_bits_and_come_close_to_float32(smollm2_pat
     for ours, theirs in zip(alone, reference, strict=True):
         # 8-bit activations: errors stay well below the spread of the logits themselves.
         assert np.sqrt(np.mean((ours - theirs) ** 2)) < 0.15 * theirs.std()
+
+
+def test_rope_tables_are_those_of_float64() -> None:
+    frequencies = tuple(10_000.0 ** (-i / 16) for i in range(16))
+    _, cosines, sines = rope_table(frequencies, 1.25, 40_001)
+    angles = np.arange(40_001)[:, None] * np.array(frequencies)
+    assert cosines.shape == sines.shape == (40_001, 16)
+    for ours, exact in ((cosines, 1.25 * np.cos(angles)), (sines, 1.25 * np.sin(angles))):
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=1e-7)
+    # A position's row is the same however many there are.
+    assert all(
+        map(np.array_equal, rope_table(frequencies, 1.25, 77)[1:], (cosines[:77], sines[:77]))
+    )

@@ -15,8 +15,9 @@ from looseleaf.compiled import compiled
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import RequestId
 from looseleaf.core.step import ScheduledSequence, Step
-from looseleaf.executors.native import PACKED_TYPES, NativeExecutor
-from looseleaf.models.load import load_program, load_raw_weights
+from looseleaf.executors.native import NativeExecutor, native_module
+from looseleaf.executors.packed_weights import PACKED_TYPES, pack
+from looseleaf.models.load import load_program, raw_weights
 from looseleaf.weights.gguf import GGUFFile
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
@@ -50,7 +51,8 @@ class Model:
     def __init__(self, path: Any) -> None:
         with GGUFFile(path) as file:
             self.config, self.program = load_program(file)
-            self.raw = load_raw_weights(file, self.config, self.program, PACKED_TYPES)
+            raw = raw_weights(file, self.config, self.program, PACKED_TYPES)
+            self.weights = {name: pack(native_module(), weight, 1) for name, weight in raw}
         self.executors: dict[Any, NativeExecutor] = {}
 
     def executor(self, threads: int, block_size: int, kv_dtype: str) -> NativeExecutor:
@@ -58,7 +60,7 @@ class Model:
         if key not in self.executors:
             self.executors[key] = NativeExecutor(
                 self.program,
-                self.raw,
+                self.weights,
                 NUM_BLOCKS,
                 block_size,
                 max_tokens=MAX_TOKENS,

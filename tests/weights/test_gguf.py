@@ -1,5 +1,7 @@
 """Reading sound files, as the `gguf` package writes them."""
 
+import random
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,45 @@ def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
     renamed = write(other, {"w": ("Q8_0", raw)}, {"general.name": ("x", gguf.GGUFValueType.STRING)})
     with GGUFFile(renamed) as file:
         assert file.fingerprint() != fingerprint
+
+
+def test_the_identity_follows_every_write(tmp_path: Path) -> None:
+    raw = stored("Q8_0", 512, 4)
+    path = write(tmp_path / "m.gguf", {"w": ("Q8_0", raw)})
+    time.sleep(0.06)
+    with GGUFFile(path) as file:
+        identity, fingerprint = file.identity(), file.fingerprint()
+        assert identity is not None
+        assert identity == file.identity()
+        unseen = file.tensors["w"].offset + 1000
+    with path.open("r+b") as changing, GGUFFile(path) as file:
+        changing.seek(unseen)
+        changing.write(bytes([raw.reshape(-1)[1000] ^ 1]))
+        changing.flush()
+        assert file.identity() is None  # too young
+        time.sleep(0.06)
+        assert file.fingerprint() == fingerprint
+        assert file.identity() not in (None, identity)
+    copy = tmp_path / "copy.gguf"
+    shutil.copy2(path, copy)
+    time.sleep(0.06)
+    with GGUFFile(copy) as file, GGUFFile(path) as original:
+        assert file.identity() not in (None, original.identity())
+    with pytest.raises(GGUFError, match="closed"):
+        file.identity()
+
+
+def test_strings_of_every_kind_in_every_order(tmp_path: Path) -> None:
+    """Short ones without zeros are read many at a time; these are mixed with all others."""
+    rng = random.Random(0)
+    kinds = ["", "\0", "a\0", "\0" * 9, "x" * 255, "x" * 256, "y" * 300_000, "é世", "a", "the"]
+    for size in (1, 2, 10, 1000):
+        words = [rng.choice(kinds[:6] + kinds[7:]) for _ in range(size)] + ["ab"] * size
+        words.insert(rng.randrange(size), kinds[6])
+        types = gguf.GGUFValueType
+        path = write(tmp_path / "m.gguf", None, {"words": (words, types.ARRAY, types.STRING)})
+        with GGUFFile(path) as file:
+            assert file.metadata["words"] == words
 
 
 @pytest.mark.model

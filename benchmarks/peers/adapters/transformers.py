@@ -1,5 +1,6 @@
 """transformers on PyTorch: the reference implementation of most models, not a serving engine."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from peers.processes import BENCHMARKS, ROOT, made_whole, make_venv, run_step, run_worker, size_mib
@@ -23,7 +24,7 @@ class Transformers:
     name = "transformers"
     label = "transformers"
     version = "5.24.0"
-    variants = ("fp32",)
+    variants: Sequence[str] = ("fp32",)
 
     def install(self, model: Path) -> None:
         make_hf_model(model)
@@ -44,6 +45,6 @@ def make_hf_model(model: Path) -> Path:
     if not HF_MODEL.exists():
         with made_whole(HF_MODEL) as folder:
             # -m takes modules of the current folder.
-            command = [python, "-m", "peers.workers.hf_model", model, folder]
+            command: list[str | Path] = [python, "-m", "peers.workers.hf_model", model, folder]
             run_step(command, LOG, cwd=BENCHMARKS)
     return HF_MODEL

@@ -1,5 +1,6 @@
 """vLLM's build for CPUs, in float32."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from peers.adapters.transformers import HF_MODEL, make_hf_model
@@ -17,7 +18,7 @@ class VLLM:
     name = "vllm"
     label = "vLLM"
     version = "0.32.0"
-    variants = ("fp32",)
+    variants: Sequence[str] = ("fp32",)
 
     def install(self, model: Path) -> None:
         link = self.model("fp32")
@@ -25,7 +26,7 @@ class VLLM:
         python = make_venv(VENV, REQUIREMENTS, LOG)
         # Needed for pictures and sound only, and do not load beside every build of torch.
         unused = ("torchvision", "torchaudio", "torchcodec")
-        run_step([python, "-m", "pip", "uninstall", "--yes", *unused], LOG)
+        run_step([python, "-m", "pip", "uninstall", "--quiet", "--yes", *unused], LOG)
         make_hf_model(model)
         link.symlink_to(HF_MODEL, target_is_directory=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from looseleaf.core.errors import ConfigError
-from looseleaf.executors.native import PACKED_TYPES
+from looseleaf.executors.packed_weights import PACKED_TYPES
 from looseleaf.models.load import load_program
 from looseleaf.program.op import Linear
 from looseleaf.weights.gguf import GGUFFile

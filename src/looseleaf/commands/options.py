@@ -120,6 +120,13 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.kv_cache_dtype,
         help="how keys and values are stored; auto is f16 (native) or f32 (reference)",
     )
+    execution.add_argument(
+        "--cache-weights",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.cache_weights,
+        help="native executor: keep the weights as it needs them in the cache folder, for later "
+        "starts",
+    )
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
@@ -166,6 +173,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         activations=options.activations,
         kv_cache_dtype=options.kv_cache_dtype,
         cache_dir=options.cache_dir,
+        cache_weights=options.cache_weights,
     )
 
 

@@ -25,7 +25,8 @@ class EngineSettings:
     `executor` "auto" is the native one, or the reference where there is no compiled part. The rest
     is for the native executor: `threads` None is one for each physical core that this process may
     use; `kv_cache_dtype` "auto" is f16; `activations` are what products with quantized weights
-    take."""
+    take; with `cache_weights`, weights are packed once and kept in the cache folder for later
+    starts."""
 
     model: str = "smollm2-135m"
     executor: str = "auto"
@@ -42,6 +43,7 @@ class EngineSettings:
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
     cache_dir: Path | None = None
+    cache_weights: bool = True
 
     def __post_init__(self) -> None:
         for name, value, known in (

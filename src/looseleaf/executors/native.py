@@ -16,23 +16,31 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
+from looseleaf.executors.kv_memory import zeroed
 from looseleaf.executors.native_profile import PassTotals, Work, passes_done
 from looseleaf.executors.native_program import compile_program
+from looseleaf.executors.packed_weights import PackedWeight
 from looseleaf.executors.rows import InvalidStepError, Rows
-from looseleaf.program.program import Program, RawWeight
+from looseleaf.program.program import Program
 
 Floats = NDArray[np.float32]
 
-ALIGNMENT = 64
 
 LOGITS_PADDING = 16
 """Columns after those of the vocabulary: rows a power of two apart would share a few cache sets."""
 
-
 KV_DTYPES = {"f32": np.float32, "f16": np.float16}
 
-PACKED_TYPES = {"F32": "f32", "Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8"}
-"""What each type of a weight file becomes. All are without loss."""
+
+def native_module() -> ModuleType:
+    """The compiled part. Raises ConfigError where the package has none."""
+    native = compiled()
+    if native is None:
+        raise ConfigError(
+            "the native executor is not in this installation: install a C++20 compiler and "
+            "reinstall looseleaf, or use the reference executor"
+        )
+    return native
 
 
 class NativeExecutor:
@@ -46,7 +54,7 @@ class NativeExecutor:
     def __init__(
         self,
         program: Program,
-        weights: Mapping[str, RawWeight],
+        weights: Mapping[str, PackedWeight],
         num_blocks: int,
         block_size: int,
         *,
@@ -58,12 +66,7 @@ class NativeExecutor:
         activations: str = "int8",
         kernels: str = "auto",
     ) -> None:
-        native = compiled()
-        if native is None:
-            raise ConfigError(
-                "the native executor is not in this installation: install a C++20 compiler and "
-                "reinstall looseleaf, or use the reference executor"
-            )
+        native = native_module()
         self.program = program
         self._max_tokens = max_tokens
         self._num_valid_tokens = num_valid_tokens
@@ -71,20 +74,18 @@ class NativeExecutor:
         compiled_program = compile_program(program, max_positions)
         # The runtime borrows all of these arrays.
         self._matrices = [
-            _packed(native, weights[name], num_threads) for name in compiled_program.matrices
+            (weight.form.type, weight.form.n, weight.form.k, weight.data)
+            for weight in (weights[name] for name in compiled_program.matrices)
         ]
         packed = dict(zip(compiled_program.matrices, self._matrices, strict=True))
         self._weight_bytes = {name: data.nbytes for name, (*_, data) in packed.items()}
         self._quantized = [name for name, (kind, *_) in packed.items() if kind != "f32"]
-        self._vectors = [
-            np.ascontiguousarray(weights[name].data, np.float32)
-            for name in compiled_program.vectors
-        ]
+        self._vectors = [weights[name].data.view(np.float32) for name in compiled_program.vectors]
         self._ropes = compiled_program.ropes
         kv = (program.num_layers, num_blocks, program.num_kv_heads)
         number = KV_DTYPES[kv_dtype]
-        self._keys = np.zeros((*kv, program.head_dim, block_size), number)
-        self._values = np.zeros((*kv, block_size, program.head_dim), number)
+        self._keys = zeroed((*kv, program.head_dim, block_size), number)
+        self._values = zeroed((*kv, block_size, program.head_dim), number)
         self._logits: Floats = np.zeros((0, program.vocab_size), np.float32)
         self._runtime = native.make_runtime(
             (
@@ -169,18 +170,3 @@ class NativeExecutor:
         self._runtime = None
         self._matrices, self._vectors = [], []
         self._keys = self._values = np.zeros((0, 0, 0, 0, 0), self._keys.dtype)
-
-
-def _packed(
-    native: ModuleType, weight: RawWeight, num_threads: int
-) -> tuple[str, int, int, NDArray[np.uint8]]:
-    n, k = weight.shape
-    packed_type = PACKED_TYPES[weight.source]
-    size = native.packed_bytes(packed_type, n, k)
-    # NumPy aligns to 16 bytes; kernels are fastest on whole cache lines.
-    buffer = np.empty(size + ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % ALIGNMENT
-    packed = buffer[start : start + size]
-    rows = np.ascontiguousarray(weight.data).view(np.uint8)
-    native.pack(weight.source, rows, n, k, packed, num_threads)
-    return packed_type, n, k, packed

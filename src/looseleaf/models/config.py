@@ -156,8 +156,8 @@ class _Settings:
                     "convert the model to GGUF again"
                 )
             return default
-        values = np.unique(np.asarray(value))
-        if values.dtype.kind not in "iuf" or len(values) != 1:
+        values = np.ravel(value)
+        if values.dtype.kind not in "iuf" or not len(values) or (values != values[0]).any():
             raise ConfigError(
                 f"{self.name}: {self.architecture}.{key} is {values.tolist()!s:.60}: only one "
                 "number, the same for all layers, is supported"

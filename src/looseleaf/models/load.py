@@ -1,8 +1,7 @@
 """From a GGUF file to what an executor needs: settings, program, weights."""
 
 import os
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +12,16 @@ from looseleaf.models.config import ModelConfig
 from looseleaf.models.registry import architecture
 from looseleaf.program.program import Program, RawWeight
 from looseleaf.program.trace import trace
-from looseleaf.weights.gguf import GGUFFile
+from looseleaf.weights.gguf import GGUFFile, TensorInfo
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _NO_WEIGHTS = (_ROPE_FACTORS, ".attn_rot_embd.weight")
 """Endings of the tensors that carry settings, not weights."""
+
+
+RAW_WEIGHTS_VERSION = 1
+"""What is made of raw weights is kept on disk: to be raised whenever `raw_weights` gives other rows
+or numbers for the same file than before."""
 
 
 class LoadedModel(NamedTuple):
@@ -71,6 +75,9 @@ def load_weights(
     file: GGUFFile, config: ModelConfig, program: Program
 ) -> dict[str, NDArray[np.float32]]:
     """The program's weights, decoded to float32 and in the row order that the page expects."""
+    # Only now: whoever computes on packed weights never decodes all of them.
+    from concurrent.futures import ThreadPoolExecutor
+
     family = architecture(file.architecture)
 
     def read(name: str) -> NDArray[np.float32]:
@@ -82,23 +89,22 @@ def load_weights(
         return dict(zip(names, pool.map(read, names), strict=True))
 
 
-def load_raw_weights(
+def raw_weights(
     file: GGUFFile, config: ModelConfig, program: Program, kept: Collection[str]
-) -> dict[str, RawWeight]:
-    """The program's weights as they are in the file, where their type is one of `kept`; decoded to
-    float32 otherwise. Rows are in the order that the page expects."""
+) -> Iterator[tuple[str, RawWeight]]:
+    """The program's weights by name, as they are in the file where their type is one of `kept`;
+    decoded to float32 otherwise. Rows are in the order that the page expects."""
     family = architecture(file.architecture)
-
-    def read(name: str) -> RawWeight:
+    for name, _ in program.weights:
         info = file.tensors[name]
-        if info.ggml_type in kept and len(info.shape) == 2 and info.ggml_type != "F32":
-            rows = file.raw(name)
-            return RawWeight(info.ggml_type, info.shape, family.from_gguf(name, rows, config))
-        return RawWeight("F32", info.shape, family.from_gguf(name, file.tensor(name), config))
+        source = kept_type(info, kept)
+        rows = file.tensor(name) if source == "F32" else file.raw(name)
+        yield name, RawWeight(source, info.shape, family.from_gguf(name, rows, config))
 
-    names = [name for name, _ in program.weights]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return dict(zip(names, pool.map(read, names), strict=True))
+
+def kept_type(info: TensorInfo, kept: Collection[str]) -> str:
+    """The type in which `raw_weights` gives a tensor."""
+    return info.ggml_type if info.ggml_type in kept and len(info.shape) == 2 else "F32"
 
 
 def weight_bytes(weights: Mapping[str, NDArray[Any]]) -> int:

@@ -4,12 +4,15 @@
 #include "cpu.h"
 #include "runtime_binding.h"
 #include "sampler_binding.h"
+#include "weights.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 NB_MODULE(_native, m) {
   m.doc() = "Looseleaf's compiled part.";
+
+  m.attr("LAYOUT_VERSION") = looseleaf::kLayoutVersion;
 
   m.def(
       "cpu_features",

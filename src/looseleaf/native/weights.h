@@ -6,6 +6,10 @@
 
 namespace looseleaf {
 
+// Packed weights are kept on disk: to be raised whenever any type is laid out, or computed from the
+// file's own, in another way than before.
+inline constexpr int kLayoutVersion = 1;
+
 inline constexpr std::int64_t kTileWidth = 8;   // outputs per tile: one SIMD lane each
 inline constexpr std::int64_t kGroupSize = 32;  // inputs that share a scale
 inline constexpr std::int64_t kQuadSize = 4;    // inputs whose products are added up in one lane

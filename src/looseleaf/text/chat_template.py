@@ -1,14 +1,14 @@
 """Messages to a prompt, by the Jinja template that a model file carries."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
-
-import jinja2
+from typing import TYPE_CHECKING, Any, Self
 
 from looseleaf.text.errors import TemplateError
-from looseleaf.text.jinja_sandbox import compile_template, render
 from looseleaf.text.messages import normalized
 from looseleaf.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import jinja2
 
 # Stands at the end of the message to be continued while the template runs, so that trimming or
 # repeating of the content by the template cannot hide where it ends. U+FDD0 is a noncharacter.
@@ -20,8 +20,8 @@ _GGUF_KEY = "tokenizer.chat_template"
 class ChatTemplate:
     """One template, several by name, or none at all.
 
-    Templates are compiled at first use: a model with a broken template, or without one, still
-    loads and serves raw completions.
+    Templates are compiled at first use, and Jinja is imported then: a model with a broken template,
+    or without one, still loads and serves raw completions.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class ChatTemplate:
         Raises TemplateError for messages that are malformed or that the template refuses (with
         the template's own message), and when there is no template to use.
         """
+        from looseleaf.text.jinja_sandbox import render
+
         if not messages:
             raise TemplateError("there are no messages; send at least one")
         template = self._template(name or self._choose(bool(tools)))
@@ -106,7 +108,7 @@ class ChatTemplate:
             "choose one by its name"
         )
 
-    def _template(self, name: str) -> jinja2.Template:
+    def _template(self, name: str) -> "jinja2.Template":
         if not self._sources:
             raise TemplateError(
                 "this model has no chat template; use /v1/completions with a prompt you format "
@@ -117,6 +119,8 @@ class ChatTemplate:
                 f"this model has no chat template named {name!r}; there are {', '.join(self.names)}"
             )
         if name not in self._compiled:
+            from looseleaf.text.jinja_sandbox import compile_template
+
             self._compiled[name] = compile_template(self._sources[name])
         return self._compiled[name]
 

@@ -88,8 +88,8 @@ class Tokenizer:
         }
         named = {
             token_id
-            for token_id, token in enumerate(vocabulary.tokens)
-            if token in _END_OF_TURN and vocabulary.types[token_id] == TokenType.CONTROL
+            for token_id in vocabulary.ids_of(TokenType.CONTROL)
+            if vocabulary.tokens[token_id] in _END_OF_TURN
         }
         return cls(
             vocabulary,

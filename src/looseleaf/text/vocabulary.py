@@ -66,11 +66,16 @@ class Vocabulary:
         return len(self.tokens)
 
     def ids_by_token(self) -> dict[str, int]:
-        return {token: token_id for token_id, token in enumerate(self.tokens)}
+        return dict(zip(self.tokens, range(len(self)), strict=True))
+
+    def ids_of(self, *types: TokenType) -> list[int]:
+        """The ids of all tokens of these types, in order."""
+        wanted = frozenset(map(int, types))
+        return [token_id for token_id, kind in enumerate(self.types) if kind in wanted]
 
     def of_types(self, *types: TokenType) -> list[str]:
         """The non-empty texts of all tokens of these types, in the order of their ids."""
-        return [t for t, kind in zip(self.tokens, self.types, strict=True) if t and kind in types]
+        return [token for i in self.ids_of(*types) if (token := self.tokens[i])]
 
     def token_id(self, metadata: Mapping[str, Any], name: str) -> int | None:
         """The id that `tokenizer.ggml.<name>` points at; None when absent.

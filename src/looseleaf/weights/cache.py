@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,6 +67,8 @@ class CachedModel:
 
         Whatever an interrupted download left behind is removed first.
         """
+        import tempfile
+
         for leftover in self.folder.glob(f"{_TEMPORARY}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         with tempfile.TemporaryDirectory(

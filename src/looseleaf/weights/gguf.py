@@ -4,10 +4,11 @@ import hashlib
 import mmap
 import os
 import stat
+import time
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from looseleaf.weights.gguf_header import TensorInfo, parse_header
 __all__ = ["GGUFError", "GGUFFile", "TensorInfo"]
 
 _SAMPLE_BYTES = 128
+_NANOSECONDS = 10**9
 
 
 class GGUFFile:
@@ -39,9 +41,11 @@ class GGUFFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._file: BinaryIO | None = None
         self._map: mmap.mmap | None = None
         try:
-            self._map = _map_file(self.path)
+            self._file = _open_regular(self.path)
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
             header = parse_header(self._map)
         except (GGUFError, OSError, ValueError) as error:
             self.close()
@@ -64,7 +68,10 @@ class GGUFFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the mapping; calling it twice is fine."""
+        """Let go of the file; calling it twice is fine."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
         mapped, self._map = self._map, None
         if mapped is not None:
             try:
@@ -118,6 +125,23 @@ class GGUFFile:
                 digest.update(mapped[start : start + length])
         return digest.hexdigest()
 
+    def identity(self) -> str | None:
+        """What `fingerprint` says and the state of this very file, as 64 hexadecimal digits.
+
+        Whatever writes into the file changes it, wherever; so does copying the file. None while the
+        file's time stamp is so young that another change might leave it as it is.
+        """
+        if self._file is None:
+            raise self._closed()
+        status = os.fstat(self._file.fileno())
+        # Time stamps move in steps of a few milliseconds; of whole seconds on some file systems.
+        whole_seconds = status.st_ctime_ns % _NANOSECONDS == 0
+        step = 2 * _NANOSECONDS if whole_seconds else _NANOSECONDS // 20
+        if abs(time.time_ns() - status.st_ctime_ns) < step:
+            return None
+        state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return hashlib.sha256(f"{self.fingerprint()} {state}".encode()).hexdigest()
+
     def _info(self, name: str) -> TensorInfo:
         info = self.tensors.get(name)
         if info is None:
@@ -130,14 +154,18 @@ class GGUFFile:
 
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
-            raise GGUFError(f"{self.path}: the file is closed: read tensors before closing it")
+            raise self._closed()
         return self._map
 
+    def _closed(self) -> GGUFError:
+        return GGUFError(f"{self.path}: the file is closed: read tensors before closing it")
 
-def _map_file(path: Path) -> mmap.mmap:
+
+def _open_regular(path: Path) -> BinaryIO:
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
         raise GGUFError("not a regular file: pass the path of a .gguf file")
-    with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            raise GGUFError("the file is empty: download it again")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    file = path.open("rb")
+    if not os.fstat(file.fileno()).st_size:
+        file.close()
+        raise GGUFError("the file is empty: download it again")
+    return file

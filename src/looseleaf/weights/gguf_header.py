@@ -29,6 +29,7 @@ DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 _SMALLEST_PAIR = 13  # an empty key, a type, one byte of value
 _SMALLEST_TENSOR = 24  # an empty name, no dimensions, a type, an offset
+_WINDOW = 1 << 18
 _STRING, _ARRAY = 8, 9
 _SCALAR_CODES = {  # the same letters mean the same to struct and to NumPy
     0: "B",
@@ -162,24 +163,47 @@ class _Cursor:
             raise GGUFError(f"{what} is not UTF-8: {raw[:40]!r}; the file is damaged") from None
 
     def strings(self, count: int, what: str) -> list[str]:
-        """`count` strings in a row; the loop that opening a file spends its time in."""
-        buffer, position, size = self.buffer, self.position, self.size
-        length_at = _U64.unpack_from
+        """`count` strings in a row: a hundred thousand for a vocabulary and its merges."""
         out: list[str] = []
-        append = out.append
-        for i in range(count):
-            start = position + 8
-            if start > size:
-                raise GGUFError(f"{what} ends after {i} of {count} strings: the file is truncated")
-            position = start + length_at(buffer, position)[0]
-            if position > size:
-                raise GGUFError(
-                    f"string {i} of {what} ends at {position} but the file has {size} bytes: "
-                    "it is truncated or damaged"
-                )
-            append(buffer[start:position].decode("utf-8", "replace"))
-        self.position = position
+        while len(out) < count:
+            window = self.buffer[self.position : self.position + _WINDOW]
+            end = self.position + len(window)
+            texts, nbytes = _short_strings(window, count - len(out))
+            out += texts
+            self.position += nbytes
+            # The rest of the window: strings of another kind, and the one that it cuts.
+            while len(out) < count and self.position <= end:
+                raw = self.string(f"string {len(out)} of {what}")
+                out.append(raw.decode("utf-8", "replace"))
         return out
+
+
+def _short_strings(window: bytes, most: int) -> tuple[list[str], int]:
+    """What of the strings that `window` begins with can be decoded in one go, at most `most` or
+    perhaps none, and the bytes that these take.
+
+    The length of a string of 1 to 255 bytes is that number and seven zeros. Strings without zeros
+    are certain once each length leads to the zeros of the next:
+
+        3 0000000 t h e 2 0000000 o f 5 0000000 ...
+          ^ zeros[0]      ^ zeros[1] = zeros[0] + 7 + 3 + 1
+    """
+    flat = np.frombuffer(window, np.uint8).copy()
+    is_zero = flat == 0
+    seven = is_zero[: max(0, len(flat) - 6)].copy()
+    for i in range(1, 7):
+        seven &= is_zero[i : i + len(seven)]
+    zeros = np.flatnonzero(seven)[: most + 1]
+    if len(zeros) < 2 or zeros[0] != 1:
+        return [], 0
+    lengths = flat[zeros - 1].astype(np.int64)
+    wrong = np.flatnonzero(zeros[:-1] + 7 + lengths[:-1] + 1 != zeros[1:])
+    count = int(wrong[0]) if len(wrong) else len(zeros) - 1
+    first, end = 8, int(zeros[count]) - 1
+    flat[zeros[1:count] - 1] = 0
+    if not count or np.count_nonzero(flat[first:end] == 0) != 8 * (count - 1):
+        return [], 0
+    return flat[first:end].tobytes().decode("utf-8", "replace").split("\0" * 8), end
 
 
 def _version(cursor: _Cursor) -> int:

@@ -4,12 +4,15 @@ import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from looseleaf.weights.catalog import KnownModel, known_models
 from looseleaf.weights.errors import SourceError
 from looseleaf.weights.hub import PREFIX, fetch_from_hub
-from looseleaf.weights.pip import Runner, run_command
 from looseleaf.weights.progress import Progress
+
+if TYPE_CHECKING:
+    from looseleaf.weights.pip import Runner
 
 __all__ = ["KnownModel", "SourceError", "default_cache_dir", "known_models", "resolve"]
 
@@ -27,7 +30,7 @@ def resolve(
     *,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
-    run: Runner = run_command,
+    run: "Runner | None" = None,
 ) -> Path:
     """The file that `name` stands for.
 
