@@ -177,7 +177,7 @@ def test_memory_that_the_machine_does_not_give(
     def refuse(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 250 GiB")
 
-    monkeypatch.setattr("looseleaf.engine.build.ReferenceExecutor", refuse)
+    monkeypatch.setattr("looseleaf.executors.reference.ReferenceExecutor", refuse)
     outcome = call("generate", "--model", str(tiny_model), "--prompt", "a")
     outcome.check_refused("out of memory", "250 GiB")
 
