@@ -190,7 +190,8 @@ def test_memory_that_the_machine_does_not_give(
     def refuse(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 250 GiB")
 
-    monkeypatch.setattr(f"looseleaf.engine.build.{executor.title()}Executor", refuse)
+    module = f"looseleaf.executors.{executor}"
+    monkeypatch.setattr(f"{module}.{executor.title()}Executor", refuse)
     model = ("--model", str(tiny_model), "--executor", executor)
     outcome = call("generate", *model, "--prompt", "a")
     outcome.check_refused("out of memory", "250 GiB")

@@ -81,7 +81,7 @@ def test_a_number_per_layer_is_fine_if_all_are_the_same() -> None:
     config = ModelConfig.from_gguf(metadata(attention__head_count_kv=per_layer))
     assert config.num_kv_heads == 8
     per_layer[3] = 4
-    with pytest.raises(ConfigError, match=r"attention\.head_count_kv is \[4, 8\]: only one"):
+    with pytest.raises(ConfigError, match=r"attention\.head_count_kv is \[8, 4\]: only one"):
         ModelConfig.from_gguf(metadata(attention__head_count_kv=per_layer))
 
 

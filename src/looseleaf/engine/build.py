@@ -23,7 +23,7 @@ from looseleaf.engine.memory import MemoryPlan, plan_memory
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.base import Executor
 from looseleaf.models.config import ModelConfig
-from looseleaf.models.load import load_program
+from looseleaf.models.load import load_program, load_weights
 from looseleaf.models.registry import architecture
 from looseleaf.program.program import Program
 from looseleaf.text.chat_template import ChatTemplate
@@ -173,7 +173,6 @@ def _build_executor(
             num_valid_tokens=config.tokenizer_size,
         )
     from looseleaf.executors.reference import ReferenceExecutor
-    from looseleaf.models.load import load_weights
 
     return ReferenceExecutor(
         program,

@@ -159,7 +159,7 @@ class _Settings:
         values = np.ravel(value)
         if values.dtype.kind not in "iuf" or not len(values) or (values != values[0]).any():
             raise ConfigError(
-                f"{self.name}: {self.architecture}.{key} is {values.tolist()!s:.60}: only one "
+                f"{self.name}: {self.architecture}.{key} is {list(dict.fromkeys(values.tolist()))!s:.60}: only one "
                 "number, the same for all layers, is supported"
             )
         return float(values[0])
