@@ -158,9 +158,10 @@ class _Settings:
             return default
         values = np.ravel(value)
         if values.dtype.kind not in "iuf" or not len(values) or (values != values[0]).any():
+            different = list(dict.fromkeys(values.tolist()))
             raise ConfigError(
-                f"{self.name}: {self.architecture}.{key} is {list(dict.fromkeys(values.tolist()))!s:.60}: only one "
-                "number, the same for all layers, is supported"
+                f"{self.name}: {self.architecture}.{key} is {different!s:.60}: only one number, "
+                "the same for all layers, is supported"
             )
         return float(values[0])
 
