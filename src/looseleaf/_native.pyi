@@ -12,6 +12,20 @@ def pack(
     source: str, rows: NDArray[Any], n: int, k: int, packed: NDArray[Any], threads: int
 ) -> None: ...
 
+def bench_attention(
+    num_sequences: int,
+    context: int,
+    shared: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    contiguous: bool,
+    threads: int,
+    repeats: int,
+    kv_type: str,
+) -> float: ...
+
 class Runtime:
     @property
     def num_threads(self) -> int: ...

@@ -1,6 +1,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bandwidth.h"
+#include "bench_binding.h"
 #include "cpu.h"
 #include "runtime_binding.h"
 #include "sampler_binding.h"
@@ -29,6 +30,7 @@ NB_MODULE(_native, m) {
         "repeats"_a = 3, nb::call_guard<nb::gil_scoped_release>(),
         "Bytes per second at which the threads together read memory, best of `repeats`.");
 
+  looseleaf::bind_bench(m);
   looseleaf::bind_sampler(m);  // first, for the runtime hands out a ThreadPool
   looseleaf::bind_runtime(m);
 }

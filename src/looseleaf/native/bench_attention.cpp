@@ -1,0 +1,105 @@
+#include "bench_attention.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "attention.h"
+#include "attention_plan.h"
+#include "half.h"
+#include "threads.h"
+
+namespace looseleaf {
+
+namespace {
+
+// Numbers between -1 and 1. A short period will do: nothing depends on them but that they are
+// ordinary.
+template <typename Number, typename Convert>
+std::vector<Number> numbers(std::size_t count, std::uint32_t seed, const Convert& convert) {
+  constexpr std::size_t kPeriod = 8191;
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> between(-1.0F, 1.0F);
+  std::vector<Number> result(count);
+  const std::size_t drawn = std::min(count, kPeriod);
+  for (std::size_t i = 0; i < drawn; ++i) result[i] = convert(between(generator));
+  for (std::size_t i = drawn; i < count; ++i) result[i] = result[i - kPeriod];
+  return result;
+}
+
+// Blocks of each sequence in order: the shared ones, then its own.
+std::vector<std::int32_t> make_tables(const AttentionBench& bench, std::int32_t shared_blocks,
+                                      std::int32_t blocks_per_sequence) {
+  const std::int32_t own = blocks_per_sequence - shared_blocks;
+  std::vector<std::int32_t> blocks(
+      static_cast<std::size_t>(shared_blocks + own * bench.num_sequences));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  if (!bench.contiguous) std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
+  std::vector<std::int32_t> tables;
+  for (std::int32_t sequence = 0; sequence < bench.num_sequences; ++sequence) {
+    const auto first_own = blocks.begin() + shared_blocks + sequence * own;
+    tables.insert(tables.end(), blocks.begin(), blocks.begin() + shared_blocks);
+    tables.insert(tables.end(), first_own, first_own + own);
+  }
+  return tables;
+}
+
+}  // namespace
+
+double bench_attention(const AttentionBench& bench, int num_threads, int repeats) {
+  const std::int32_t blocks_per_sequence =
+      (bench.context + bench.block_size - 1) / bench.block_size;
+  const std::int32_t shared_blocks =
+      std::min(bench.shared / bench.block_size, blocks_per_sequence - 1);
+  const std::vector<std::int32_t> tables = make_tables(bench, shared_blocks, blocks_per_sequence);
+  const auto num_blocks = static_cast<std::size_t>(
+      shared_blocks + (blocks_per_sequence - shared_blocks) * bench.num_sequences);
+  const std::size_t cache_size = num_blocks * static_cast<std::size_t>(bench.num_kv_heads) *
+                                 static_cast<std::size_t>(bench.head_dim * bench.block_size);
+  std::vector<float> floats[2];
+  std::vector<std::uint16_t> halves[2];
+  const void* caches[2];
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    if (bench.type == KVType::f32) {
+      floats[i] = numbers<float>(cache_size, i, [](float x) { return x; });
+      caches[i] = floats[i].data();
+    } else {
+      halves[i] = numbers<std::uint16_t>(cache_size, i, [](float x) { return f16_from_f32(x); });
+      caches[i] = halves[i].data();
+    }
+  }
+  std::vector<AttentionSequence> sequences;
+  for (std::int32_t i = 0; i < bench.num_sequences; ++i) {
+    sequences.push_back({tables.data() + i * blocks_per_sequence, i, bench.context - 1, 1});
+  }
+  const AttentionShape shape{bench.num_heads, bench.num_kv_heads, bench.head_dim, bench.block_size,
+                             0};
+  const auto row = static_cast<std::size_t>(bench.num_heads * bench.head_dim);
+  const std::vector<float> queries =
+      numbers<float>(row * sequences.size(), 2, [](float x) { return x; });
+  std::vector<float> out(queries.size());
+  ThreadPool pool(num_threads);
+  AttentionPlan plan;
+  plan.build(shape, sequences.data(), bench.num_sequences, pool.size());
+  const std::size_t workspace_size = workspace_floats(shape);
+  std::vector<float> workspace(workspace_size * static_cast<std::size_t>(pool.size()));
+  const AttentionLayer layer{0.125F,    0.0F,      bench.type, queries.data(),
+                             caches[0], caches[1], out.data()};
+  const auto run = [&] {
+    pool.run(plan.num_tasks(), 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+      attention_kernels().run_tasks(layer, plan.work(), begin, end,
+                                    workspace.data() +
+                                        static_cast<std::size_t>(thread) * workspace_size);
+    });
+  };
+  run();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < repeats; ++i) run();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  return taken.count() / std::max(1, repeats);
+}
+
+}  // namespace looseleaf
