@@ -11,7 +11,6 @@ def packed_bytes(type: str, n: int, k: int) -> int: ...
 def pack(
     source: str, rows: NDArray[Any], n: int, k: int, packed: NDArray[Any], threads: int
 ) -> None: ...
-
 def bench_attention(
     num_sequences: int,
     context: int,

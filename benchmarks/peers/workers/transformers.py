@@ -45,7 +45,7 @@ class Engine:
         self._model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            past_key_values=cache,
+            cache=cache,
             generation_config=config,
             stopping_criteria=StoppingCriteriaList([watch]),
         )
