@@ -103,14 +103,21 @@ void attend_split(Attending<T>& at, int number, const AttentionUnit* next, int n
   const Located<T>& split = at.split;
   for (int v = split.first; v < split.last; v += kKeyVectors) {
     const int stop = smaller(v + kKeyVectors, split.last);
-    if (!at.is_odd) prefetch_values(at, v, stop);
+    const char* lines[kKeyVectors];
+    Ahead ahead = {nullptr, kLanes * sizeof(T), 0};
+    if (!at.is_odd) {
+      for (int i = 0; i < stop - v; ++i) {
+        lines[i] = reinterpret_cast<const char*>(split.values[v + i]);
+      }
+      ahead.lines = lines;
+    }
     if (at.copies) {
       copy_keys(at, number, v, stop, larger(begin, v * kLanes), smaller(end, stop * kLanes));
       const float* keys[kKeyVectors];
       for (int i = 0; i < kKeyVectors; ++i) keys[i] = at.copied + i * kLanes;
-      score_step(at, v, stop - v, keys, kCopiedKeys);
+      score_step(at, v, stop - v, keys, kCopiedKeys, ahead);
     } else {
-      score_step(at, v, stop - v, split.keys + v, at.block_size);
+      score_step(at, v, stop - v, split.keys + v, at.block_size, ahead);
     }
   }
 
@@ -126,11 +133,12 @@ void attend_split(Attending<T>& at, int number, const AttentionUnit* next, int n
   }
   for (int v = split.first; v < split.last; v += kValueVectors) {
     const int stop = smaller(v + kValueVectors, split.last);
-    if (!at.is_odd) {
-      const int to = stop == split.last ? at.next.last
-                                        : smaller(called + kValueVectors, at.next.last);
-      prefetch_keys(at, called, to);
-      called = to;
+    const char* lines[kValueVectors];
+    Ahead ahead = {nullptr, kLanes * sizeof(T), 0};
+    if (at.block_size <= kAttentionSplit && called < at.next.last && !at.is_odd) {
+      for (int i = 0; i < stop - v; ++i) lines[i] = at.next.ahead[smaller(called + i, at.next.last - 1)];
+      ahead.lines = lines;
+      called = smaller(called + stop - v, at.next.last);
     }
     for (std::ptrdiff_t channel = 0; channel < at.channels; channel += kValueChannels) {
       const int width = smaller(static_cast<int>(at.channels - channel), kValueChannels);
@@ -141,12 +149,15 @@ void attend_split(Attending<T>& at, int number, const AttentionUnit* next, int n
         for (int i = 0; i < kValueVectors; ++i) {
           values[i] = at.copied + i * kLanes * kValueChannels;
         }
-        value_step(at, v, stop - v, channel, width, values, kValueChannels, 0);
+        ahead.first = channel;
+        value_step(at, v, stop - v, channel, width, values, kValueChannels, 0, ahead);
       } else {
-        value_step(at, v, stop - v, channel, width, split.values + v, at.head_dim, channel);
+        value_step(at, v, stop - v, channel, width, split.values + v, at.head_dim, channel,
+                   ahead);
       }
     }
   }
+  if (!at.is_odd) prefetch_keys(at, called);
 }
 
 void copy(const float* from, float* to, std::ptrdiff_t count) {
@@ -159,6 +170,16 @@ void copy(const float* from, float* to, std::ptrdiff_t count) {
 template <typename T>
 void merge_split(Attending<T>& at, int number) {
   const int num_rows = at.unit->num_rows;
+  if (at.row_begin[0] >= number * kAttentionSplit) {  // nothing before, in no row
+    float* part = at.part;
+    at.part = at.all;
+    at.all = part;
+    for (int row = 0; row < num_rows; ++row) {
+      at.all_peak[row] = at.part_peak[row];
+      at.all_sum[row] = at.part_sum[row];
+    }
+    return;
+  }
   float old_shares[kAttentionRows];
   float new_shares[kAttentionRows];
   for (int row = 0; row < num_rows; row += kLanes) {

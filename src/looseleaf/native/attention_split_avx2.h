@@ -28,6 +28,7 @@ struct Located {
   int last;
   const T* keys[kSplitVectors];
   const T* values[kSplitVectors];
+  const char* ahead[kSplitVectors];  // each one's share of the keys, to be called for
 };
 
 // A unit on its way through its splits. `T` is the type of the caches.
@@ -84,7 +85,9 @@ void locate(const Attending<T>& at, const AttentionUnit& unit, int split, Locate
     const std::ptrdiff_t block = unit.block_table[index];
     const std::ptrdiff_t head = (block * num_kv_heads + unit.kv_head) * at.head_numbers;
     located.keys[v] = static_cast<const T*>(at.layer.keys) + head + offset;
-    located.values[v] = static_cast<const T*>(at.layer.values) + head + offset * at.head_dim;
+    const std::ptrdiff_t share = head + offset * at.head_dim;
+    located.values[v] = static_cast<const T*>(at.layer.values) + share;
+    located.ahead[v] = reinterpret_cast<const char*>(static_cast<const T*>(at.layer.keys) + share);
     offset += kLanes;
     if (offset == block_size) {
       offset = 0;
@@ -93,32 +96,20 @@ void locate(const Attending<T>& at, const AttentionUnit& unit, int split, Locate
   }
 }
 
-constexpr std::ptrdiff_t kLineBytes = 64;
-
 // Blocks lie anywhere, and the processor's own prefetching ends with a block at the latest. So the
 // values of a split are called for while its keys are used, and the next split's keys meanwhile.
+// This here is for keys that the loops do not call for: where a block is larger than a split, what
+// a vector needs is not one piece; and there may be more of them than vectors at work.
 template <typename T>
-void prefetch_keys(const Attending<T>& at, int first, int last) {
-  const std::ptrdiff_t stride = at.block_size * static_cast<std::ptrdiff_t>(sizeof(T));
-  const std::ptrdiff_t step = stride < kLineBytes ? kLineBytes / stride * stride : stride;
-  const std::ptrdiff_t bytes = at.head_dim * stride;
-  for (int v = first; v < last; ++v) {
-    const char* key = reinterpret_cast<const char*>(at.next.keys[v]);
-    if (v > first) {
-      // One line may hold the keys of several vectors.
-      const auto line = reinterpret_cast<std::uintptr_t>(key) / kLineBytes;
-      if (line == reinterpret_cast<std::uintptr_t>(at.next.keys[v - 1]) / kLineBytes) continue;
-    }
-    for (std::ptrdiff_t i = 0; i < bytes; i += step) _mm_prefetch(key + i, _MM_HINT_T1);
-  }
-}
-
-template <typename T>
-void prefetch_values(const Attending<T>& at, int first, int last) {
-  const std::ptrdiff_t bytes = kLanes * at.head_dim * static_cast<std::ptrdiff_t>(sizeof(T));
-  for (int v = first; v < last; ++v) {
-    const char* value = reinterpret_cast<const char*>(at.split.values[v]);
-    for (std::ptrdiff_t i = 0; i < bytes; i += kLineBytes) _mm_prefetch(value + i, _MM_HINT_T1);
+void prefetch_keys(const Attending<T>& at, int first) {
+  constexpr std::ptrdiff_t kLineBytes = 64;
+  const bool is_piece = at.block_size <= kAttentionSplit;
+  const auto size = static_cast<std::ptrdiff_t>(sizeof(T));
+  const std::ptrdiff_t step = is_piece ? kLineBytes : at.block_size * size;
+  const std::ptrdiff_t bytes = at.head_dim * size * (is_piece ? kLanes : at.block_size);
+  for (int v = first; v < at.next.last; ++v) {
+    const char* line = is_piece ? at.next.ahead[v] : reinterpret_cast<const char*>(at.next.keys[v]);
+    for (std::ptrdiff_t i = 0; i < bytes; i += step) _mm_prefetch(line + i, _MM_HINT_T1);
   }
 }
 
@@ -184,7 +175,7 @@ void copy_values(Attending<T>& at, int split, int first, int last, int begin, in
 // Scores of all rows at `count` vectors, of which the first is the split's `first`.
 template <typename T, typename Key>
 void score_step(const Attending<T>& at, int first, int count, const Key* const* keys,
-                std::ptrdiff_t stride) {
+                std::ptrdiff_t stride, Ahead ahead) {
   const __m256 scale = _mm256_set1_ps(at.scale);
   const std::ptrdiff_t head_dim = at.head_dim;
   for (int i = 0; i < at.num_bands; ++i) {
@@ -192,11 +183,12 @@ void score_step(const Attending<T>& at, int first, int count, const Key* const* 
     const float* query = at.queries + band.first * at.channels;
     float* scores = at.scores + band.first * kScoreStride + first * kLanes;
     switch (band.count) {
-      case 1: score_band<1>(query, keys, count, stride, head_dim, scale, scores); break;
-      case 2: score_band<2>(query, keys, count, stride, head_dim, scale, scores); break;
-      case 3: score_band<3>(query, keys, count, stride, head_dim, scale, scores); break;
-      default: score_band<4>(query, keys, count, stride, head_dim, scale, scores); break;
+      case 1: score_band<1>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
+      case 2: score_band<2>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
+      case 3: score_band<3>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
+      default: score_band<4>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
     }
+    ahead = kNothingAhead;
   }
 }
 
@@ -206,7 +198,8 @@ void score_step(const Attending<T>& at, int first, int count, const Key* const* 
 // ever touches what it does not see.
 template <typename T, typename Value>
 void value_step(const Attending<T>& at, int first, int count, std::ptrdiff_t channel, int width,
-                const Value* const* values, std::ptrdiff_t stride, std::ptrdiff_t from) {
+                const Value* const* values, std::ptrdiff_t stride, std::ptrdiff_t from,
+                Ahead ahead) {
   const int start = first * kLanes;
   const int stop = (first + count) * kLanes;
   const std::ptrdiff_t channels = at.channels;
@@ -219,7 +212,7 @@ void value_step(const Attending<T>& at, int first, int count, std::ptrdiff_t cha
       const int end = smaller(at.end[band.first + r], high) - start;
       if (begin >= end) return;
       add_values_band<1>(weights + r * kScoreStride, values, stride, from, width, begin, end,
-                         sums + r * channels, channels);
+                         sums + r * channels, channels, kNothingAhead);
     };
     if (!band.is_even) {
       const int high = smaller(band.common_begin, stop);
@@ -230,18 +223,23 @@ void value_step(const Attending<T>& at, int first, int count, std::ptrdiff_t cha
     if (begin < end) {
       switch (band.count) {
         case 1:
-          add_values_band<1>(weights, values, stride, from, width, begin, end, sums, channels);
+          add_values_band<1>(weights, values, stride, from, width, begin, end, sums, channels,
+                             ahead);
           break;
         case 2:
-          add_values_band<2>(weights, values, stride, from, width, begin, end, sums, channels);
+          add_values_band<2>(weights, values, stride, from, width, begin, end, sums, channels,
+                             ahead);
           break;
         case 3:
-          add_values_band<3>(weights, values, stride, from, width, begin, end, sums, channels);
+          add_values_band<3>(weights, values, stride, from, width, begin, end, sums, channels,
+                             ahead);
           break;
         default:
-          add_values_band<4>(weights, values, stride, from, width, begin, end, sums, channels);
+          add_values_band<4>(weights, values, stride, from, width, begin, end, sums, channels,
+                             ahead);
           break;
       }
+      ahead = kNothingAhead;
     }
     if (!band.is_even) {
       const int low = larger(band.common_end, start);
