@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=100, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packed_weights_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests leave no packed weights of tiny models in the user's cache."""
+    folder = tmp_path_factory.mktemp("packed-weights")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("looseleaf.engine.build.default_cache_dir", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")
