@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo serve test lint format bench clean
+.PHONY: demo serve test lint format bench sanitize clean
 
 demo: $(STAMP)
 	$(BIN)/looseleaf demo
@@ -27,6 +27,33 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/core.py
+
+# Tests of the compiled part with sanitizers in it, which end the run at whatever they find. That
+# build has an environment of its own, which borrows the other one's dependencies but not its
+# looseleaf. Python does not link the sanitizers, nor the C++ library whose exceptions they watch, so
+# these are loaded before it. Leaks are not looked for: Python itself frees much only by ending.
+SANITIZED := build/sanitize
+CXX_LIBRARY = $(shell $(CXX) -print-file-name=$(1))
+
+sanitize: $(STAMP) $(SANITIZED)/threads_race
+	$(SANITIZED)/threads_race
+	$(BIN)/python -m venv --without-pip $(SANITIZED)/venv
+	cd $(SANITIZED)/venv/lib/python3*/site-packages && \
+		ls -d $(abspath $(VENV))/lib/python3*/site-packages > dependencies.pth
+	$(BIN)/python -m pip --python $(SANITIZED)/venv/bin/python install --quiet --no-deps \
+		--force-reinstall --ignore-installed . --config-settings=install.strip=false \
+		--config-settings=cmake.define.LOOSELEAF_SANITIZE=ON --config-settings=build-dir=$(SANITIZED)/cmake
+	LD_PRELOAD="$(call CXX_LIBRARY,libasan.so) $(call CXX_LIBRARY,libubsan.so) $(call CXX_LIBRARY,libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+		$(SANITIZED)/venv/bin/python -m pytest -p no:cacheprovider -m "not model" tests/executors tests/sampling
+
+# The thread pool and the sampler on it, without Python, whose threads would be seen too.
+NATIVE := src/looseleaf/native
+$(SANITIZED)/threads_race: tests/native/threads_race.cpp $(wildcard $(NATIVE)/*)
+	mkdir -p $(SANITIZED)
+	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -pthread -I$(NATIVE) $< \
+		$(addprefix $(NATIVE)/, threads.cpp cpu.cpp ranking.cpp sampler.cpp sampler_portable.cpp \
+		sampler_avx2.cpp) -o $@
 
 # The compiled part and the dependencies; again whenever one of them may have changed.
 $(STAMP): pyproject.toml CMakeLists.txt $(wildcard src/looseleaf/native/*)

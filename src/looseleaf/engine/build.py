@@ -98,7 +98,7 @@ def resolve_settings(settings: EngineSettings) -> EngineSettings:
         settings,
         executor=executor,
         kv_cache_dtype=dtype,
-        threads=settings.threads or (physical_cores() if executor == "native" else 1),
+        threads=(settings.threads or physical_cores()) if executor == "native" else 1,
     )
 
 

@@ -5,7 +5,6 @@ is drawn, and draws itself where there is no compiled part. Both give the same t
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -42,7 +41,7 @@ def draw(
     native = compiled()
     if native is None:
         return draw_in_python(ranges, logits, num_valid_tokens)
-    return draw_natively(native, ranges, logits, num_valid_tokens, threads or _no_threads(native))
+    return draw_natively(native, ranges, logits, num_valid_tokens, threads)
 
 
 def draw_natively(
@@ -117,12 +116,6 @@ def draw_in_python(
         for row, token in _scored(part)
     )
     return Drawn(tuple(tokens), tuple(logprobs), _by_sequence(ranges, scores))
-
-
-@cache
-def _no_threads(native: ModuleType) -> Any:
-    """A pool of the calling thread alone."""
-    return native.ThreadPool(1)
 
 
 def _scored(part: SequenceRange) -> Iterator[tuple[int, int]]:

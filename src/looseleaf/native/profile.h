@@ -22,7 +22,8 @@ struct PassTotals {
   PassSize size;
 };
 
-// Off until it is switched on: then a step costs a look at the clock per pass.
+// Off until it is switched on: then a step costs a look at the clock per pass. A pass without rows
+// is not counted.
 class Profile {
  public:
   explicit Profile(std::size_t num_passes) : totals_(num_passes) {}
@@ -34,7 +35,7 @@ class Profile {
 
   template <typename Body>
   void measure(std::size_t pass, const PassSize& size, const Body& body) {
-    if (!enabled_) {
+    if (!enabled_ || size.rows == 0) {
       body();
       return;
     }

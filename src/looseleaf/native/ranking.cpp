@@ -42,7 +42,9 @@ void sort_keys(Key* begin, Key* end, std::vector<Key>& spare) {
     if (places[pass][(*begin >> shift) % kDigits] == count) continue;  // all have the same digit
     std::uint32_t place = 0;
     for (std::uint32_t& entry : places[pass]) place += std::exchange(entry, place);
-    for (std::ptrdiff_t i = 0; i < count; ++i) to[places[pass][(from[i] >> shift) % kDigits]++] = from[i];
+    for (std::ptrdiff_t i = 0; i < count; ++i) {
+      to[places[pass][(from[i] >> shift) % kDigits]++] = from[i];
+    }
     std::swap(from, to);
   }
   if (from != begin) std::copy_n(from, count, begin);

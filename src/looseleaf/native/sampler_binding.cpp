@@ -30,7 +30,7 @@ using ScoreTuple = std::pair<std::int64_t, std::int64_t>;
 using DrawnTuple = std::tuple<std::int32_t, double, std::vector<std::pair<std::int32_t, double>>>;
 
 std::pair<std::vector<DrawnTuple>, std::vector<double>> sample(
-    ThreadPool& threads, nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> logits,
+    ThreadPool* threads, nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> logits,
     std::int64_t num_columns, const std::vector<DrawTuple>& draw_tuples,
     const std::vector<ScoreTuple>& score_tuples, const std::string& kernels) {
   if (logits.shape(1) > 1 && logits.stride(1) != 1) {
@@ -66,8 +66,9 @@ std::pair<std::vector<DrawnTuple>, std::vector<double>> sample(
   std::vector<double> scores;
   {
     nb::gil_scoped_release release;
-    sample_rows(*table, threads, {logits.data(), logits.stride(0), num_columns}, draws, wanted,
-                drawn, scores);
+    ThreadPool alone(1);
+    sample_rows(*table, threads == nullptr ? alone : *threads,
+                {logits.data(), logits.stride(0), num_columns}, draws, wanted, drawn, scores);
   }
   std::vector<DrawnTuple> results;
   results.reserve(drawn.size());
@@ -83,14 +84,14 @@ void bind_sampler(nb::module_& m) {
       .def_prop_ro("size", &ThreadPool::size);
   m.def("uniform", &uniform, "seed"_a, "sample_index"_a, "position"_a,
         "The number in [0, 1) of `looseleaf.sampling.random`.");
-  m.def("sample", &sample, "threads"_a, "logits"_a, "num_columns"_a, "draws"_a, "scores"_a,
+  m.def("sample", &sample, "threads"_a.none(), "logits"_a, "num_columns"_a, "draws"_a, "scores"_a,
         "kernels"_a = "auto",
         "Draw and score tokens from the first `num_columns` of rows of `logits`, without the GIL.\n\n"
         "`draws` are (row, temperature, top_k, top_p, min_p, seed, sample_index, position, number "
         "of log-probabilities or -1), `scores` are (row, token). Returns (token, log-probability, "
         "[(token, log-probability), ...]) for each of the first, with token -1 where a row has no "
-        "finite maximum, and the log-probability for each of the second. Not to be called while "
-        "the threads are in use.");
+        "finite maximum, and the log-probability for each of the second. Without `threads` the "
+        "calling one does all; not to be called while they are in use.");
 }
 
 }  // namespace looseleaf
