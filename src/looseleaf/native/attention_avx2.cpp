@@ -193,7 +193,7 @@ void merge_split(Attending<T>& at, int number) {
     if (at.begin[row] >= at.end[row]) continue;
     const float* part = at.part + row * at.channels;
     float* all = at.all + row * at.channels;
-    if (at.row_begin[row] >= number * kScoreStride) {  // nothing before
+    if (at.row_begin[row] >= number * kAttentionSplit) {  // nothing before
       at.all_peak[row] = at.part_peak[row];
       at.all_sum[row] = at.part_sum[row];
       copy(part, all, at.channels);

@@ -8,7 +8,7 @@ import time
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +41,9 @@ class GGUFFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._file: BinaryIO | None = None
         self._map: mmap.mmap | None = None
         try:
-            self._file = _open_regular(self.path)
-            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map, self._inode = _map_file(self.path)
             header = parse_header(self._map)
         except (GGUFError, OSError, ValueError) as error:
             self.close()
@@ -68,10 +66,7 @@ class GGUFFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; calling it twice is fine."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        """Let go of the mapping; calling it twice is fine."""
         mapped, self._map = self._map, None
         if mapped is not None:
             try:
@@ -129,18 +124,23 @@ class GGUFFile:
         """What `fingerprint` says and the state of this very file, as 64 hexadecimal digits.
 
         Whatever writes into the file changes it, wherever; so does copying the file. None while the
-        file's time stamp is so young that another change might leave it as it is.
+        file's time stamp is so young that another change might leave it as it is, and where the
+        path has come to lead to another file.
         """
-        if self._file is None:
-            raise self._closed()
-        status = os.fstat(self._file.fileno())
+        fingerprint = self.fingerprint()
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        if (status.st_dev, status.st_ino) != self._inode:
+            return None
         # Time stamps move in steps of a few milliseconds; of whole seconds on some file systems.
         whole_seconds = status.st_ctime_ns % _NANOSECONDS == 0
         step = 2 * _NANOSECONDS if whole_seconds else _NANOSECONDS // 20
         if abs(time.time_ns() - status.st_ctime_ns) < step:
             return None
         state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        return hashlib.sha256(f"{self.fingerprint()} {state}".encode()).hexdigest()
+        return hashlib.sha256(f"{fingerprint} {state}".encode()).hexdigest()
 
     def _info(self, name: str) -> TensorInfo:
         info = self.tensors.get(name)
@@ -154,18 +154,17 @@ class GGUFFile:
 
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
-            raise self._closed()
+            raise GGUFError(f"{self.path}: the file is closed: read tensors before closing it")
         return self._map
 
-    def _closed(self) -> GGUFError:
-        return GGUFError(f"{self.path}: the file is closed: read tensors before closing it")
 
-
-def _open_regular(path: Path) -> BinaryIO:
+def _map_file(path: Path) -> tuple[mmap.mmap, tuple[int, int]]:
+    """The whole file, and its device and inode."""
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
         raise GGUFError("not a regular file: pass the path of a .gguf file")
-    file = path.open("rb")
-    if not os.fstat(file.fileno()).st_size:
-        file.close()
-        raise GGUFError("the file is empty: download it again")
-    return file
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not status.st_size:
+            raise GGUFError("the file is empty: download it again")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return mapped, (status.st_dev, status.st_ino)
