@@ -198,7 +198,7 @@ def test_counts_beyond_the_file(count: int) -> None:
     short = pair("x", STRING, u64(count) + b"a")
     refuse(header([short]), f"needs {count} bytes")
     words = pair("x", ARRAY, u32(STRING) + u64(2) + string("a") + u64(count) + b"b")
-    refuse(header([words]), f"string 1 of 'x' needs {count} bytes")
+    refuse(header([words]), "string 1 of 'x' needs")
 
 
 @pytest.mark.parametrize(
