@@ -167,8 +167,14 @@ def rows_of(source: str, n: int, k: int) -> np.ndarray:
 
 PACKED = {
     "F32": "5c4a4f7cd158a81a",
+    "F16": "660de505644db3d0",
     "Q4_0": "caf113bab745863f",
     "Q4_1": "28824069c2ad1187",
+    "Q4_K": "152d8d26ff2dd1bb",
+    "Q5_0": "d5694bbed8a3db5f",
+    "Q5_1": "13d5f32a6dd567bc",
+    "Q5_K": "b505b94453e703b8",
+    "Q6_K": "c7bc10628ec19ed5",
     "Q8_0": "6e7d111b2123f797",
 }
 """How the SHA-256 begins of what 13 rows of 512 inputs become."""

@@ -8,7 +8,18 @@ from numpy.typing import NDArray
 
 from looseleaf.program.program import RawWeight
 
-PACKED_TYPES = {"F32": "f32", "Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8"}
+PACKED_TYPES = {
+    "F32": "f32",
+    "F16": "f16",
+    "Q4_0": "q4",
+    "Q4_1": "q4",
+    "Q4_K": "q4k",
+    "Q5_0": "q5",
+    "Q5_1": "q5",
+    "Q5_K": "q5k",
+    "Q6_K": "q6k",
+    "Q8_0": "q8",
+}
 """What each type of a weight file becomes. All are without loss."""
 
 VECTOR = "vector"

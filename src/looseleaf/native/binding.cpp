@@ -6,6 +6,7 @@
 #include "runtime_binding.h"
 #include "sampler_binding.h"
 #include "weights.h"
+#include "weights_binding.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,5 +33,6 @@ NB_MODULE(_native, m) {
 
   looseleaf::bind_bench(m);
   looseleaf::bind_sampler(m);  // first, for the runtime hands out a ThreadPool
+  looseleaf::bind_weights(m);
   looseleaf::bind_runtime(m);
 }

@@ -1,24 +1,12 @@
 #include "gemm.h"
 
+#include "cpu.h"
+
 namespace looseleaf {
-
-namespace {
-
-bool has_avx2() {
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
-#else
-  return false;
-#endif
-}
-
-}  // namespace
 
 const GemmKernels* gemm_kernels(std::string_view name) {
   if (name == "portable") return gemm_portable();
-  if (name == "avx2" && has_avx2()) return gemm_avx2();
+  if (name == "avx2" && runs_avx2_kernels()) return gemm_avx2();
   return nullptr;
 }
 

@@ -13,10 +13,10 @@ namespace looseleaf {
 // any number of threads may call them. Threads share a product by splitting its tiles: a call
 // computes columns [8 * tile_begin, 8 * tile_end) of rows [0, rows), and none beyond `weight.n`.
 //
-// Column `c` of row `r` goes to `out[r * out_stride + c]`, whatever `tile_begin` is. Unless `addend`
-// is null, `addend[r * addend_stride + c]` is added to it at the end: a bias where `addend_stride`
-// is 0, a residual where it is the length of a row. `addend` may be `out`, if the strides are equal
-// too. Else `out` overlaps no input.
+// Column `c` of row `r` goes to `out[r * out_stride + c]`, whatever `tile_begin` is. Unless
+// `addend` is null, `addend[r * addend_stride + c]` is added to it at the end: a bias where
+// `addend_stride` is 0, a residual where it is the length of a row. `addend` may be `out`, if the
+// strides are equal too. Else `out` overlaps no input.
 struct GemmKernels {
   const char* name;
 
@@ -25,20 +25,18 @@ struct GemmKernels {
   void (*quantize_rows)(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t k,
                         QuantizedGroup* out);
 
-  // `x` is what quantize_rows wrote, for weight.k inputs.
-  void (*matmul_q4)(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
-                    std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                    std::int64_t out_stride, const float* addend,
-                    std::int64_t addend_stride);
-  void (*matmul_q8)(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
-                    std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                    std::int64_t out_stride, const float* addend,
-                    std::int64_t addend_stride);
+  // For weights of which is_quantized is true. `x` is what quantize_rows wrote, for weight.k
+  // inputs.
+  void (*matmul)(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
+                 std::int64_t tile_begin, std::int64_t tile_end, float* out,
+                 std::int64_t out_stride, const float* addend, std::int64_t addend_stride);
 
-  void (*matmul_f32)(const PackedWeight& weight, const float* x, std::int64_t x_stride,
-                     std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                     std::int64_t out_stride, const float* addend,
-                     std::int64_t addend_stride);
+  // For weights of any type: the same bits as with the weights that unpack_row gives, packed as
+  // f32. Row `r` of `x` is weight.k floats at `x + r * x_stride`.
+  void (*matmul_float)(const PackedWeight& weight, const float* x, std::int64_t x_stride,
+                       std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end,
+                       float* out, std::int64_t out_stride, const float* addend,
+                       std::int64_t addend_stride);
 };
 
 // The fastest kernels that this processor can run.

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "gemm.h"
-#include "pack.h"
+#include "groups.h"
 
 namespace looseleaf {
 
@@ -41,83 +41,100 @@ void quantize_rows(const float* x, std::int64_t x_stride, std::int64_t rows, std
   }
 }
 
-void add_group(const Q4Group& w, const QuantizedGroup& x, Lanes& acc) {
-  std::int32_t dot[kTileWidth] = {};
-  for (int p = 0; p < 4; ++p) {
-    for (int lane = 0; lane < kTileWidth; ++lane) {
-      for (int i = 0; i < kQuadSize; ++i) {
-        const int byte = w.nibbles[p][kQuadSize * lane + i];
-        dot[lane] += (byte & 15) * x.values[kQuadSize * p + i] +
-                     (byte >> 4) * x.values[kQuadSize * (p + 4) + i];
-      }
-    }
-  }
+template <typename Group>
+void add_group(const Group& w, const QuantizedGroup& x, Lanes& acc) {
+  constexpr int kNumScales = num_scales<Group>();
+  constexpr int kInputs = kGroupSize / kNumScales;
   for (int lane = 0; lane < kTileWidth; ++lane) {
-    const float scale = float_from_f16(w.scales[lane]) * x.scale;
-    acc[lane] = std::fma(static_cast<float>(dot[lane]), scale, acc[lane]);
-    acc[lane] = std::fma(float_from_f16(w.mins[lane]), x.sum, acc[lane]);
+    for (int part = 0; part < kNumScales; ++part) {
+      std::int32_t dot = 0;
+      for (int i = part * kInputs; i < (part + 1) * kInputs; ++i) {
+        dot += integer_of(w, lane, i) * x.values[i];
+      }
+      const float scale = scale_of(w, lane, part * kInputs) * x.scale;
+      acc[lane] = std::fma(static_cast<float>(dot), scale, acc[lane]);
+    }
+    if constexpr (has_min<Group>()) acc[lane] = std::fma(min_of(w, lane), x.sum, acc[lane]);
   }
 }
 
-void add_group(const Q8Group& w, const QuantizedGroup& x, Lanes& acc) {
-  std::int32_t dot[kTileWidth] = {};
-  for (int j = 0; j < 8; ++j) {
-    for (int lane = 0; lane < kTileWidth; ++lane) {
-      for (int i = 0; i < kQuadSize; ++i) {
-        dot[lane] += w.values[j][kQuadSize * lane + i] * x.values[kQuadSize * j + i];
-      }
-    }
-  }
-  for (int lane = 0; lane < kTileWidth; ++lane) {
-    const float scale = float_from_f16(w.scales[lane]) * x.scale;
-    acc[lane] = std::fma(static_cast<float>(dot[lane]), scale, acc[lane]);
-  }
-}
+// Where the results of a product go.
+struct Results {
+  std::int64_t n;
+  float* out;
+  std::int64_t out_stride;
+  const float* addend;  // null, or what is added at the end
+  std::int64_t addend_stride;
+};
 
 // Writes the columns of one tile that exist, to one row.
-void store(const Lanes& acc, std::int64_t tile, std::int64_t n, float* out, const float* addend) {
+void store(const Results& results, const Lanes& acc, std::int64_t row, std::int64_t tile) {
   const std::int64_t begin = tile * kTileWidth;
-  const std::int64_t end = std::min(begin + kTileWidth, n);
+  const std::int64_t end = std::min(begin + kTileWidth, results.n);
+  float* out = results.out + row * results.out_stride;
   for (std::int64_t column = begin; column < end; ++column) {
     const float value = acc[column - begin];
-    out[column] = addend == nullptr ? value : value + addend[column];
+    const float* addend = results.addend;
+    out[column] =
+        addend == nullptr ? value : value + addend[row * results.addend_stride + column];
   }
-}
-
-const float* addend_row(const float* addend, std::int64_t offset) {
-  return addend == nullptr ? nullptr : addend + offset;
 }
 
 template <typename Group>
-void matmul_quantized(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
-                      std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                      std::int64_t out_stride, const float* addend, std::int64_t addend_stride) {
+void multiply(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
+              std::int64_t tile_begin, std::int64_t tile_end, const Results& results) {
   const std::int64_t groups = weight.k / kGroupSize;
   for (std::int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const Group* w = reinterpret_cast<const Group*>(weight.data) + tile * groups;
     for (std::int64_t r = 0; r < rows; ++r) {
       Lanes acc = {};
       for (std::int64_t g = 0; g < groups; ++g) add_group(w[g], x[r * groups + g], acc);
-      store(acc, tile, weight.n, out + r * out_stride, addend_row(addend, r * addend_stride));
+      store(results, acc, r, tile);
     }
   }
 }
 
-void matmul_f32(const PackedWeight& weight, const float* x, std::int64_t x_stride,
-                std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end, float* out,
-                std::int64_t out_stride, const float* addend, std::int64_t addend_stride) {
+void matmul(const PackedWeight& weight, const QuantizedGroup* x, std::int64_t rows,
+            std::int64_t tile_begin, std::int64_t tile_end, float* out, std::int64_t out_stride,
+            const float* addend, std::int64_t addend_stride) {
+  const Results results = {weight.n, out, out_stride, addend, addend_stride};
+  with_group_type(weight.type, [&](auto group) {
+    using Group = typename decltype(group)::type;
+    if constexpr (!kIsInput<Group>) {
+      multiply<Group>(weight, x, rows, tile_begin, tile_end, results);
+    }
+  });
+}
+
+template <typename Group>
+void multiply_float(const PackedWeight& weight, const float* x, std::int64_t x_stride,
+                    std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end,
+                    const Results& results) {
+  constexpr std::int64_t kInputs = kIsInput<Group> ? 1 : kGroupSize;
+  const std::int64_t groups = weight.k / kInputs;
   for (std::int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    const float* w = reinterpret_cast<const float*>(weight.data) + tile * kTileWidth * weight.k;
+    const Group* w = reinterpret_cast<const Group*>(weight.data) + tile * groups;
     for (std::int64_t r = 0; r < rows; ++r) {
       Lanes acc = {};
       for (std::int64_t i = 0; i < weight.k; ++i) {
         for (int lane = 0; lane < kTileWidth; ++lane) {
-          acc[lane] = std::fma(w[i * kTileWidth + lane], x[r * x_stride + i], acc[lane]);
+          const float value = weight_of(w[i / kInputs], lane, static_cast<int>(i % kInputs));
+          acc[lane] = std::fma(value, x[r * x_stride + i], acc[lane]);
         }
       }
-      store(acc, tile, weight.n, out + r * out_stride, addend_row(addend, r * addend_stride));
+      store(results, acc, r, tile);
     }
   }
+}
+
+void matmul_float(const PackedWeight& weight, const float* x, std::int64_t x_stride,
+                  std::int64_t rows, std::int64_t tile_begin, std::int64_t tile_end, float* out,
+                  std::int64_t out_stride, const float* addend, std::int64_t addend_stride) {
+  const Results results = {weight.n, out, out_stride, addend, addend_stride};
+  with_group_type(weight.type, [&](auto group) {
+    multiply_float<typename decltype(group)::type>(weight, x, x_stride, rows, tile_begin, tile_end,
+                                                   results);
+  });
 }
 
 }  // namespace
@@ -126,9 +143,8 @@ const GemmKernels* gemm_portable() {
   static constexpr GemmKernels kKernels = {
       .name = "portable",
       .quantize_rows = quantize_rows,
-      .matmul_q4 = matmul_quantized<Q4Group>,
-      .matmul_q8 = matmul_quantized<Q8Group>,
-      .matmul_f32 = matmul_f32,
+      .matmul = matmul,
+      .matmul_float = matmul_float,
   };
   return &kKernels;
 }

@@ -25,7 +25,7 @@ std::int64_t chunk_for(std::int64_t count, int num_threads) {
 
 std::vector<bool> quantized_inputs(const std::vector<PackedWeight>& matrices) {
   std::vector<bool> result;
-  for (const PackedWeight& matrix : matrices) result.push_back(matrix.type != WeightType::f32);
+  for (const PackedWeight& matrix : matrices) result.push_back(is_quantized(matrix.type));
   return result;
 }
 
@@ -191,16 +191,14 @@ void Runtime::multiply(const Pass& pass, const Product& product, std::int64_t fi
     addend = residual.data + first_row * residual.stride;
     addend_stride = residual.stride;
   }
-  if (weight.type == WeightType::f32) {
+  if (!is_quantized(weight.type)) {
     const Rows from = buffer(pass.source);
-    kernels_.gemm.matmul_f32(weight, from.data + first_row * from.stride, from.stride, rows,
-                             tile_begin, tile_end, out, out_stride, addend, addend_stride);
+    kernels_.gemm.matmul_float(weight, from.data + first_row * from.stride, from.stride, rows,
+                               tile_begin, tile_end, out, out_stride, addend, addend_stride);
     return;
   }
-  const QuantizedGroup* x = area(pass.quantized_in, first_row);
-  const auto kernel =
-      weight.type == WeightType::q4 ? kernels_.gemm.matmul_q4 : kernels_.gemm.matmul_q8;
-  kernel(weight, x, rows, tile_begin, tile_end, out, out_stride, addend, addend_stride);
+  kernels_.gemm.matmul(weight, area(pass.quantized_in, first_row), rows, tile_begin, tile_end, out,
+                       out_stride, addend, addend_stride);
 }
 
 void Runtime::project(const Pass& pass, std::int64_t rows) {

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "pack.h"
 #include "runtime.h"
+#include "weights_binding.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,13 +32,6 @@ using Matrix = std::tuple<std::string, std::int64_t, std::int64_t, Array<const s
 // (kind, target, first, second, weight, bias, layer, window, number)
 using OpTuple = std::tuple<int, int, int, int, int, int, int, int, float>;
 
-WeightType weight_type(const std::string& name) {
-  if (name == "q4") return WeightType::q4;
-  if (name == "q8") return WeightType::q8;
-  if (name == "f32") return WeightType::f32;
-  throw std::invalid_argument("no packed weight type is called " + name);
-}
-
 KVType kv_type_of(const std::string& name) {
   if (name == "f32") return KVType::f32;
   if (name == "f16") return KVType::f16;
@@ -49,35 +42,6 @@ template <typename Table>
 const Table& kernels_or_throw(const Table* table, const std::string& name) {
   if (table == nullptr) throw std::invalid_argument("this processor cannot run kernels " + name);
   return *table;
-}
-
-// Rows of a weight file, or floats, into the packed layout; `threads` share the rows.
-void pack(const std::string& source, Array<const std::uint8_t> rows, std::int64_t n,
-          std::int64_t k, Array<std::uint8_t> packed, int threads) {
-  const auto* from = reinterpret_cast<const std::byte*>(rows.data());
-  auto* to = reinterpret_cast<std::byte*>(packed.data());
-  const WeightType type =
-      source == "F32" ? WeightType::f32 : source == "Q8_0" ? WeightType::q8 : WeightType::q4;
-  if (packed.size() != packed_bytes(type, n, k)) {
-    throw std::invalid_argument("the packed array has the wrong size");
-  }
-  nb::gil_scoped_release release;
-  ThreadPool pool(threads);
-  const std::int64_t tiles = num_tiles(n);
-  pool.run(tiles, std::max<std::int64_t>(1, tiles / (threads * 4)),
-           [&](std::int64_t begin, std::int64_t end, int) {
-             const std::int64_t first = begin * kTileWidth;
-             const std::int64_t last = std::min(n, end * kTileWidth);
-             if (source == "Q4_0") {
-               pack_q4_0(from, n, k, first, last, to);
-             } else if (source == "Q4_1") {
-               pack_q4_1(from, n, k, first, last, to);
-             } else if (source == "Q8_0") {
-               pack_q8_0(from, n, k, first, last, to);
-             } else {
-               pack_f32(reinterpret_cast<const float*>(from), n, k, first, last, to);
-             }
-           });
 }
 
 std::unique_ptr<Runtime> make_runtime(
@@ -170,14 +134,6 @@ std::vector<PassTuple> profile(Runtime& runtime) {
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-  m.def(
-      "packed_bytes",
-      [](const std::string& type, std::int64_t n, std::int64_t k) {
-        return packed_bytes(weight_type(type), n, k);
-      },
-      "type"_a, "n"_a, "k"_a, "Bytes of a packed matrix of n outputs by k inputs.");
-  m.def("pack", &pack, "source"_a, "rows"_a, "n"_a, "k"_a, "packed"_a, "threads"_a,
-        "Pack the rows of a weight file, or floats, into the layout of layout.md.");
   nb::class_<Runtime>(m, "Runtime", "Runs a compiled program on packed weights.")
       .def("execute", &execute, "token_ids"_a, "positions"_a, "slots"_a, "sampled_rows"_a,
            "tables"_a, "sequences"_a, "copies"_a, "logits"_a,
