@@ -63,7 +63,7 @@ class Runtime:
     def profile(self) -> list[tuple[str, int, float, int, int, int, int]]: ...
 
 def make_runtime(
-    shape: tuple[int, int, int, int, int, int, int],
+    shape: tuple[int, int, int, int, int, int, int, bool],
     buffers: Sequence[tuple[bool, int]],
     ops: Sequence[tuple[int, int, int, int, int, int, int, int, float]],
     matrices: Sequence[tuple[str, int, int, NDArray[Any]]],

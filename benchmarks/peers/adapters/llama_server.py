@@ -6,7 +6,7 @@ import socket
 import subprocess
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -64,13 +64,12 @@ class LlamaServer:
 
     def complete(self, job: Job, spans: Spans) -> float:
         """Send all prompts at once and wait for all answers: the seconds that took."""
-        connections = [self._connect() for _ in job.prompts]
         bodies = [json.dumps(self._body(prompt, job)) for prompt in job.prompts]
         errors: list[str] = []
 
         def ask(index: int) -> None:
             try:
-                self._ask(connections[index], bodies[index], index, spans, start)
+                self._ask(bodies[index], index, spans, start)
             except (OSError, http.client.HTTPException, ValueError, PeerError) as error:
                 errors.append(f"{type(error).__name__}: {error}")
 
@@ -84,31 +83,38 @@ class LlamaServer:
         for thread in threads:
             thread.join()
         wall = perf_counter() - start
-        for connection in connections:
-            connection.close()
         if errors:
-            raise PeerError(errors[0])
+            raise PeerError(f"{errors[0]} ({len(errors)} of {len(bodies)} requests failed)")
         return wall
 
-    def _ask(
-        self,
-        connection: http.client.HTTPConnection,
-        body: str,
-        index: int,
-        spans: Spans,
-        start: float,
-    ) -> None:
-        connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
+    def _ask(self, body: str, index: int, spans: Spans, start: float) -> None:
+        with closing(self._post(body)) as response:
+            while line := response.readline():
+                now = perf_counter() - start
+                self._remaining()
+                if line.startswith(b"data: "):
+                    event = json.loads(line[len(b"data: ") :])
+                    spans.saw((index, event["index"]), event["tokens_predicted"], now)
+                elif line.startswith(b"error: "):
+                    raise PeerError(line.decode(errors="replace").strip())
+
+    def _post(self, body: str) -> http.client.HTTPResponse:
+        """Send a request. On a busy machine the server may drop a new connection: then again."""
+        for last in (False, False, True):
+            connection = http.client.HTTPConnection(HOST, self._port, timeout=self._remaining())
+            try:
+                headers = {"Content-Type": "application/json", "Connection": "close"}
+                connection.request("POST", "/completion", body, headers)
+                response = connection.getresponse()
+            except ConnectionError:
+                connection.close()
+                if last:
+                    raise
+            else:
+                break
         if response.status != 200:
             raise PeerError(f"status {response.status}: {response.read(500).decode()}")
-        while line := response.readline():
-            now = perf_counter() - start
-            if line.startswith(b"data: "):
-                event = json.loads(line[len(b"data: ") :])
-                spans.saw((index, event["index"]), event["tokens_predicted"], now)
-            elif line.startswith(b"error: "):
-                raise PeerError(line.decode(errors="replace").strip())
+        return response
 
     def _body(self, prompt: list[int], job: Job) -> dict[str, Any]:
         return {
@@ -121,25 +127,22 @@ class LlamaServer:
             "stream": True,
         }
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _remaining(self) -> float:
+        """Seconds until the deadline. Raises PeerError after it."""
         remaining = self._deadline - perf_counter()
         if remaining <= 0:
             raise PeerError("out of time")
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=remaining)
-        connection.connect()
-        return connection
+        return remaining
 
     def _wait_until_ready(self) -> None:
         while perf_counter() < self._deadline:
             if self._process.poll() is not None:
                 raise PeerError(f"status {self._process.returncode}: {last_words(self._log)}")
-            try:
-                connection = http.client.HTTPConnection(HOST, self._port, timeout=5)
+            connection = http.client.HTTPConnection(HOST, self._port, timeout=5)
+            with closing(connection), suppress(OSError, http.client.HTTPException):
                 connection.request("GET", "/health")
                 if connection.getresponse().status == 200:
                     return
-            except (OSError, http.client.HTTPException):
-                pass
             time.sleep(POLL_S)
         raise PeerError("it did not start in time")
 

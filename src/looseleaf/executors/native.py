@@ -47,8 +47,9 @@ class NativeExecutor:
     """Runs a program in one call per step, without the GIL.
 
     A step may have at most `max_tokens` tokens, at positions below `max_positions`. Ids from
-    `num_valid_tokens` on are never sampled. `kernels` is "auto", "portable" or "avx2". Raises
-    ConfigError where the package has no compiled part.
+    `num_valid_tokens` on are never sampled. `kv_dtype` is "f32" or "f16"; `activations`, with which
+    quantized weights are multiplied, "int8" or "f32"; `kernels` "auto", "portable" or "avx2".
+    Raises ConfigError where the package has no compiled part.
     """
 
     def __init__(
@@ -79,7 +80,11 @@ class NativeExecutor:
         ]
         packed = dict(zip(compiled_program.matrices, self._matrices, strict=True))
         self._weight_bytes = {name: data.nbytes for name, (*_, data) in packed.items()}
-        self._quantized = [name for name, (kind, *_) in packed.items() if kind != "f32"]
+        self._quantized = [
+            name
+            for name, (kind, *_) in packed.items()
+            if activations == "int8" and kind not in ("f16", "f32")
+        ]
         self._vectors = [weights[name].data.view(np.float32) for name in compiled_program.vectors]
         self._ropes = compiled_program.ropes
         kv = (program.num_layers, num_blocks, program.num_kv_heads)
@@ -96,6 +101,7 @@ class NativeExecutor:
                 block_size,
                 num_blocks,
                 max_tokens,
+                activations == "int8",
             ),
             [(buffer.rows == "sampled", buffer.columns) for buffer in program.buffers],
             compiled_program.ops,

@@ -23,9 +23,12 @@ std::int64_t chunk_for(std::int64_t count, int num_threads) {
   return std::max<std::int64_t>(1, count / (num_threads * kRangesPerThread));
 }
 
-std::vector<bool> quantized_inputs(const std::vector<PackedWeight>& matrices) {
+// Which matrices are multiplied with quantized rows.
+std::vector<bool> quantized_inputs(const std::vector<PackedWeight>& matrices, bool quantizes) {
   std::vector<bool> result;
-  for (const PackedWeight& matrix : matrices) result.push_back(is_quantized(matrix.type));
+  for (const PackedWeight& matrix : matrices) {
+    result.push_back(quantizes && is_quantized(matrix.type));
+  }
   return result;
 }
 
@@ -38,7 +41,8 @@ Runtime::Runtime(const Shape& shape, std::vector<BufferRecord> buffers,
       buffers_(std::move(buffers)),
       borrowed_(std::move(borrowed)),
       kernels_(kernels),
-      plan_(make_plan(buffers_, ops, quantized_inputs(borrowed_.matrices))),
+      plan_(make_plan(buffers_, ops,
+                      quantized_inputs(borrowed_.matrices, shape_.quantizes_activations))),
       pool_(num_threads),
       profile_(plan_.passes.size()) {
   const auto tokens = static_cast<std::size_t>(shape_.max_tokens);
@@ -191,7 +195,7 @@ void Runtime::multiply(const Pass& pass, const Product& product, std::int64_t fi
     addend = residual.data + first_row * residual.stride;
     addend_stride = residual.stride;
   }
-  if (!is_quantized(weight.type)) {
+  if (pass.quantized_in < 0) {
     const Rows from = buffer(pass.source);
     kernels_.gemm.matmul_float(weight, from.data + first_row * from.stride, from.stride, rows,
                                tile_begin, tile_end, out, out_stride, addend, addend_stride);

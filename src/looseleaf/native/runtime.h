@@ -24,7 +24,8 @@ struct Shape {
   std::int32_t head_dim;
   std::int32_t block_size;
   std::int64_t num_blocks;
-  std::int64_t max_tokens;  // of one step
+  std::int64_t max_tokens;     // of one step
+  bool quantizes_activations;  // for products with quantized weights; else all are in float32
 };
 
 // What the runtime borrows: all of it must outlive the runtime.

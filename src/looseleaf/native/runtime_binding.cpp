@@ -45,7 +45,7 @@ const Table& kernels_or_throw(const Table* table, const std::string& name) {
 }
 
 std::unique_ptr<Runtime> make_runtime(
-    std::tuple<int, int, int, int, int, std::int64_t, std::int64_t> shape,
+    std::tuple<int, int, int, int, int, std::int64_t, std::int64_t, bool> shape,
     const std::vector<std::pair<bool, std::int64_t>>& buffers, const std::vector<OpTuple>& ops,
     const std::vector<Matrix>& matrices, const std::vector<Array<const float>>& vectors,
     const std::vector<std::tuple<int, Array<const float>, Array<const float>>>& ropes,
@@ -71,10 +71,11 @@ std::unique_ptr<Runtime> make_runtime(
   for (const auto& [dim, cosines, sines] : ropes) {
     tables.push_back({dim, cosines.data(), sines.data()});
   }
-  const auto [layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens] = shape;
+  const auto [layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens, quantizes] =
+      shape;
   const bool automatic = kernels == "auto";
   return std::make_unique<Runtime>(
-      Shape{layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens},
+      Shape{layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens, quantizes},
       std::move(buffer_records), op_records,
       Borrowed{std::move(packed), std::move(vector_data), std::move(tables),
                kv_type_of(kv_type), reinterpret_cast<std::byte*>(keys.data()),
