@@ -14,6 +14,7 @@ from looseleaf.bench.kernels import kernels
 from looseleaf.bench.shapes import ModelShapes, Product, model_shapes, parse_shapes
 from looseleaf.bench.timing import MAX_REPEATS, alternating_seconds, median_seconds, repeats_for
 from looseleaf.compiled import compiled
+from looseleaf.executors.packed_weights import MATRIX_TYPES
 
 VOCABULARY = 259
 
@@ -196,7 +197,7 @@ def test_a_compiled_part_without_measurements_is_said(monkeypatch: pytest.Monkey
 def test_real_products() -> None:
     found = gemm.measure_products(
         kernels(),
-        [Product(64, 64, kind) for kind in gemm.PACKED_TYPES],
+        [Product(64, 64, kind) for kind in MATRIX_TYPES],
         rows=(1, 5),
         threads=1,
         rounds=1,
@@ -215,3 +216,8 @@ def test_real_attention(block_size: int, shared: int) -> None:
     for contiguous in (False, True):
         call = (3, 70, shared, 4, 2, 8, block_size, contiguous, 2, 2, "f32")
         assert kernels().bench_attention(*call) > 0
+
+
+def test_an_unknown_type_of_weights_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="'q3' is no type of packed weights; choose one of .*q4"):
+        parse_shapes("64x64", "q3")

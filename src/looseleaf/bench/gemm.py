@@ -8,10 +8,9 @@ from looseleaf.bench.peaks import measure_peaks
 from looseleaf.bench.progress import Advance
 from looseleaf.bench.shapes import Product
 from looseleaf.bench.timing import Timed, median_seconds
+from looseleaf.executors.packed_weights import FLOAT_TYPES
 
 ROWS = (1, 4, 8, 32, 128, 512)
-
-PACKED_TYPES = ("q4", "q8", "f32")
 
 
 def measure_products(
@@ -34,7 +33,7 @@ def measure_products(
     results = []
     for product in products:
         n, k, packed_type, _ = product
-        peak = peaks.f32_madds if packed_type == "f32" else peaks.int8_madds
+        peak = peaks.f32_madds if packed_type in FLOAT_TYPES else peaks.int8_madds
         for num_rows in rows:
             seconds = median_seconds(_run(kernels, product, num_rows, threads), rounds)
             speed = n * k * num_rows / seconds

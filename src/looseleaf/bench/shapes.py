@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from looseleaf.core.errors import ConfigError
-from looseleaf.executors.packed_weights import PACKED_TYPES
+from looseleaf.executors.packed_weights import MATRIX_TYPES, PACKED_TYPES
 from looseleaf.models.load import load_program
 from looseleaf.program.op import Linear
 from looseleaf.weights.gguf import GGUFFile
@@ -52,6 +52,10 @@ def model_shapes(path: Path) -> ModelShapes:
 
 def parse_shapes(text: str, packed_type: str) -> list[Product]:
     """Products from "576x576,1536x576": outputs by inputs. Raises ConfigError."""
+    if packed_type not in MATRIX_TYPES:
+        raise ConfigError(
+            f"{packed_type!r} is no type of packed weights; choose one of {', '.join(MATRIX_TYPES)}"
+        )
     return [_parse_shape(word.strip(), packed_type) for word in text.split(",")]
 
 

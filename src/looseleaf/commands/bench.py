@@ -65,9 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NxK",
         help="outputs x inputs, several with commas between (default: those of the model)",
     )
-    gemm.add_argument(
-        "--type", choices=("q4", "q8", "f32"), default="q4", help="of the weights of --shapes"
-    )
+    gemm.add_argument("--type", default="q4", help="packed type of the weights of --shapes")
     _add_threads(gemm)
     attention = add("attention", KERNELS["attention"], _run_attention, 5)
     attention.add_argument(

@@ -19,7 +19,7 @@ from looseleaf.executors.draw import draw
 from looseleaf.executors.kv_memory import zeroed
 from looseleaf.executors.native_profile import PassTotals, Work, passes_done
 from looseleaf.executors.native_program import compile_program
-from looseleaf.executors.packed_weights import PackedWeight
+from looseleaf.executors.packed_weights import FLOAT_TYPES, PackedWeight
 from looseleaf.executors.rows import InvalidStepError, Rows
 from looseleaf.program.program import Program
 
@@ -83,7 +83,7 @@ class NativeExecutor:
         self._quantized = [
             name
             for name, (kind, *_) in packed.items()
-            if activations == "int8" and kind not in ("f16", "f32")
+            if activations == "int8" and kind not in FLOAT_TYPES
         ]
         self._vectors = [weights[name].data.view(np.float32) for name in compiled_program.vectors]
         self._ropes = compiled_program.ropes

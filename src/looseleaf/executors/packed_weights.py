@@ -22,6 +22,11 @@ PACKED_TYPES = {
 }
 """What each type of a weight file becomes. All are without loss."""
 
+MATRIX_TYPES = tuple(dict.fromkeys(PACKED_TYPES.values()))
+
+FLOAT_TYPES = ("f16", "f32")
+"""Of matrices: those that are multiplied with activations in float32 always."""
+
 VECTOR = "vector"
 """The type of what is not a matrix: norm weights and biases, plain float32."""
 
