@@ -158,8 +158,11 @@ def print_table(report: Mapping[str, Any]) -> None:
             print(f"  {labels[name]:24}" + "".join(f"{cell:>18}" for cell in cells))
         ratios = results["ours_to_best_peer"]
         if ratios:
-            cells = [_ratio(ratios.get(m.key), labels) for m in task.measures]
-            print(f"  {'ours to the best peer':24}" + "".join(f"{cell:>18}" for cell in cells))
+            found = [ratios.get(m.key, {}) for m in task.measures]
+            names = [labels.get(one.get("best_peer"), "-") for one in found]
+            times = [_number(one.get("times_better")) for one in found]
+            print(f"  {'best peer':24}" + "".join(f"{name:>18}" for name in names))
+            print(f"  {'times ours is better':24}" + "".join(f"{value:>18}" for value in times))
     print(f"\nmedians of {report['rounds']} runs in turn, {report['threads']} threads, {MODEL}")
     print(", ".join(f"{key} {value}" for key, value in report["machine"].items()))
 
@@ -168,7 +171,7 @@ def _details(task: Task) -> list[tuple[str, str]]:
     if task.workload is None:
         return [("peak_rss_mib", "memory, MiB"), ("size_mib", "on disk, MiB")]
     return [
-        ("max_ttft_ms", "last 1st token, ms"),
+        ("max_ttft_ms", "last starts, ms"),
         ("tpot_ms", "ms per token"),
         ("peak_rss_mib", "memory, MiB"),
     ]
@@ -178,12 +181,6 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
-
-
-def _ratio(found: Mapping[str, Any] | None, labels: Mapping[str, str]) -> str:
-    if found is None or found["times_better"] is None:
-        return "-"
-    return f"{found['times_better']:.2f}"
 
 
 def engines(peers: Sequence[Variant], executor: str) -> dict[str, Any]:

@@ -50,12 +50,16 @@ def model_shapes(path: Path) -> ModelShapes:
     return ModelShapes(counts, program.num_heads, program.num_kv_heads, program.head_dim)
 
 
-def parse_shapes(text: str, packed_type: str) -> list[Product]:
-    """Products from "576x576,1536x576": outputs by inputs. Raises ConfigError."""
+def check_packed_type(packed_type: str) -> None:
+    """Raises ConfigError, with those there are, for a type that weights are not packed in."""
     if packed_type not in MATRIX_TYPES:
         raise ConfigError(
             f"{packed_type!r} is no type of packed weights; choose one of {', '.join(MATRIX_TYPES)}"
         )
+
+
+def parse_shapes(text: str, packed_type: str) -> list[Product]:
+    """Products from "576x576,1536x576": outputs by inputs. Raises ConfigError."""
     return [_parse_shape(word.strip(), packed_type) for word in text.split(",")]
 
 

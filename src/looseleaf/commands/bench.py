@@ -153,8 +153,10 @@ def _run_workloads(options: argparse.Namespace) -> None:
 def _run_gemm(options: argparse.Namespace) -> None:
     from looseleaf.bench.gemm import ROWS, measure_products, passes
     from looseleaf.bench.kernels import kernels
-    from looseleaf.bench.shapes import model_shapes, parse_shapes
+    from looseleaf.bench.shapes import check_packed_type, model_shapes, parse_shapes
     from looseleaf.bench.tables import show_products
+
+    check_packed_type(options.type)
 
     functions = kernels()
     if options.shapes is None:
