@@ -15,6 +15,7 @@ same one.
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -294,6 +295,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    # An ordinary exit, on which whatever was started is stopped.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         if options.install:
             install(options.install)
