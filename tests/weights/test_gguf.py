@@ -247,10 +247,8 @@ def test_strings_of_every_kind_in_every_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_the_real_model_opens_fast_and_decodes(smollm2: Path) -> None:
-    started = time.perf_counter()
+def test_the_real_model_opens_and_decodes(smollm2: Path) -> None:
     with GGUFFile(smollm2) as file:
-        assert time.perf_counter() - started < 0.5
         assert file.architecture == "llama"
         assert len(file.metadata["tokenizer.ggml.tokens"]) == 49_152
         assert len(file.metadata["tokenizer.ggml.merges"]) == 48_900
