@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from looseleaf import LLM
 from looseleaf.core import invariants
-from looseleaf.engine.build import KV_BYTES, LoadedText, load_text
+from looseleaf.engine.build import LoadedText, load_text
 from looseleaf.models.config import ModelConfig
 from looseleaf.models.load import load_program, load_weights
 from looseleaf.weights.gguf import GGUFFile
@@ -32,7 +32,7 @@ class Loaded:
         executor."""
         settings["executor"] = "reference"
         if num_blocks is not None:
-            bytes_per_token = self.config.kv_bytes_per_token(KV_BYTES["f32"])
+            bytes_per_token = self.config.kv_bytes_per_token(4)
             size = settings.get("block_size", 16) * bytes_per_token
             settings["kv_cache_memory"] = num_blocks * size
         with pytest.MonkeyPatch.context() as patch:

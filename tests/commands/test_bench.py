@@ -32,7 +32,7 @@ KEYS = (
 )
 EXECUTION = {
     "reference": {"executor": "reference", "kv_cache_dtype": "f32", "threads": 1},
-    "native": {"executor": "native", "kv_cache_dtype": "f16", "threads": physical_cores()},
+    "native": {"executor": "native", "kv_cache_dtype": "int16", "threads": physical_cores()},
 }
 BY_DEFAULT = EXECUTION[tiny_gguf.EXECUTOR]
 

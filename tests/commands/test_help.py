@@ -79,7 +79,7 @@ def test_values_that_are_chosen_by_default_are_told(call) -> None:
         "equal beginnings (default: True)",
         "fits into the KV cache)",
         "auto is native where it is installed (default: auto)",
-        "auto is f16 (native) or f32 (reference) (default: auto)",
+        "auto is int16 (native) or f32 (reference) (default: auto)",
         "(default: the physical cores this process may use)",
     ):
         assert told in out

@@ -47,7 +47,7 @@ def test_json(perplexity, file: Path, tiny_model: Path) -> None:
     assert result["num_windows"] == len(windows) >= 7
     assert result["num_scored_tokens"] == 49 * len(windows)
     assert (result["context"], result["executor"]) == (100, EXECUTOR)
-    assert result["kv_cache_dtype"] == {"native": "f16", "reference": "f32"}[EXECUTOR]
+    assert result["kv_cache_dtype"] == {"native": "int16", "reference": "f32"}[EXECUTOR]
     assert result["activations"] == "int8"
     assert result["model"] == str(tiny_model)
 

@@ -42,14 +42,15 @@ def check_profile(profile: dict[str, Any]) -> None:
     peaks = profile["peaks"]
     assert peaks.keys() == PEAKS.keys()
     assert min(peaks.values()) > 0
-    for name in ("calls", "int8_madds", "f32_madds", "bytes"):
+    for name in ("calls", "int8_madds", "int16_madds", "f32_madds", "bytes"):
         sums = [sum(one[name] for one in profile[table]) for table in ("by_op", "by_layer")]
         assert sums[0] == sums[1], name
     sums = [sum(one["seconds"] for one in profile[table]) for table in ("by_op", "by_layer")]
     assert sums[0] == pytest.approx(sums[1])
     for one in profile["by_op"] + profile["by_layer"]:
         assert one["seconds"] > 0
-        arithmetic = sum(one[name] / peaks[name] for name in ("int8_madds", "f32_madds"))
+        rates = peaks | {"int16_madds": peaks["int8_madds"] / 2}
+        arithmetic = sum(one[n] / rates[n] for n in ("int8_madds", "int16_madds", "f32_madds"))
         bound = max(arithmetic, one["bytes"] / peaks["bytes"])
         assert one["bound_s"] == pytest.approx(bound)
         assert one["share_of_roofline"] == pytest.approx(bound / one["seconds"])
@@ -62,7 +63,9 @@ def figures(profile: dict[str, Any], name: str) -> dict[str, Any]:
 
 @native
 @pytest.mark.usefixtures("fake_peaks")
-@pytest.mark.parametrize("dtype", ["f32", pytest.param("f16", marks=measured)])
+@pytest.mark.parametrize(
+    "dtype", ["f32", pytest.param("f16", marks=measured), pytest.param("int16", marks=measured)]
+)
 def test_generate_by_hand(call, tiny_model: Path, dtype: str) -> None:
     """9 tokens of prompt and 12 more, of which the last is not computed: 12 steps, 20 rows."""
     options = ("--model", str(tiny_model), *GREEDY, "--kv-cache-dtype", dtype, "--json")
@@ -79,9 +82,11 @@ def test_generate_by_hand(call, tiny_model: Path, dtype: str) -> None:
     assert figures(profile, "logits")["f32_madds"] == VOCABULARY * HIDDEN * 12
     # The token at position p sees p + 1; a step reads the tokens so far, 9 at first and 20 at last.
     attention = figures(profile, "attention")
-    assert attention["f32_madds"] == LAYERS * 2 * HEADS * HEAD_DIM * sum(range(1, 21))
-    numbers = LAYERS * 2 * KV_HEADS * HEAD_DIM * sum(range(9, 21))
-    assert attention["bytes"] == numbers * {"f32": 4, "f16": 2}[dtype]
+    madds = "int16_madds" if dtype == "int16" else "f32_madds"
+    assert attention[madds] == LAYERS * 2 * HEADS * HEAD_DIM * sum(range(1, 21))
+    rows = LAYERS * 2 * KV_HEADS * sum(range(9, 21))
+    row_bytes = {"f32": 4 * HEAD_DIM, "f16": 2 * HEAD_DIM, "int16": 2 * HEAD_DIM + 4}
+    assert attention["bytes"] == rows * row_bytes[dtype]
     # Weights are read once a step; packed, they may take a little more than their numbers do.
     for name, matrices in (("project", LAYERS * LAYER_MADDS), ("logits", VOCABULARY * HIDDEN)):
         least = 4 * matrices * 12

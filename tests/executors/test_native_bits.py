@@ -30,17 +30,26 @@ MAX_TOKENS = 512
 class Workload(NamedTuple):
     """Sequences that begin with the same `shared` tokens; each goes on with tokens of its own."""
 
-    block_size: int
-    kv_dtype: str
+    kv: tuple[str, int]
     shared: int
     own: tuple[int, ...]
     seed: int
 
+    @property
+    def kv_dtype(self) -> str:
+        return self.kv[0]
+
+    @property
+    def block_size(self) -> int:
+        return self.kv[1]
+
 
 workloads = st.builds(
     Workload,
-    block_size=st.sampled_from([1, 3, 8, 16, 32]),
-    kv_dtype=st.sampled_from(["f32", "f16"]),
+    kv=st.one_of(
+        st.tuples(st.sampled_from(["f32", "f16"]), st.sampled_from([1, 3, 8, 16, 32])),
+        st.tuples(st.just("int16"), st.sampled_from([8, 16, 24, 32])),
+    ),
     shared=st.one_of(st.integers(0, 40), st.sampled_from([127, 128, 256, 257, 300, 400])),
     own=st.lists(st.integers(1, 60), min_size=1, max_size=7).map(tuple),
     seed=st.integers(0, 2**32),

@@ -76,7 +76,7 @@ def works(program: Program) -> list[Work]:
     """In float32: the logits, and in the second layer the product with what attention found."""
     in_f32 = {"token_embd.weight", "blk.1.attn_output.weight"}
     quantized = [name for name in packed_bytes(program) if name not in in_f32]
-    return passes_done(program, kind_totals(program), packed_bytes(program), quantized, 2)
+    return passes_done(program, kind_totals(program), packed_bytes(program), quantized, "f16")
 
 
 def test_every_pass_by_hand(works: list[Work]) -> None:
@@ -120,12 +120,18 @@ def test_the_passes_add_up_to_the_program(program: Program, works: list[Work]) -
     assert total.num_bytes == weights * CALLS + 2 * 2 * 16 * 2 * CONTEXTS
 
 
-@pytest.mark.parametrize("dtype_bytes", [2, 4])
-def test_a_number_of_the_kv_cache_has_its_bytes(program: Program, dtype_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "head_bytes"), [("f32", 4 * 8), ("f16", 2 * 8), ("int16", 2 * 8 + 4)]
+)
+def test_the_kv_cache_has_its_bytes(program: Program, dtype: str, head_bytes: int) -> None:
     totals = kind_totals(program)
-    works = passes_done(program, totals, packed_bytes(program), (), dtype_bytes)
+    works = passes_done(program, totals, packed_bytes(program), (), dtype)
     (attention,) = (work for work in by_name(works) if work.name == "attention")
-    assert attention.num_bytes == 2 * 2 * 16 * dtype_bytes * CONTEXTS
+    assert attention.num_bytes == 2 * 2 * 2 * head_bytes * CONTEXTS
+    madds = 2 * 2 * 32 * POSITIONS
+    is_int16 = dtype == "int16"
+    assert attention.int16_madds == (madds if is_int16 else 0)
+    assert attention.f32_madds == (0 if is_int16 else madds)
     assert not any(work.int8_madds for work in works)
 
 
@@ -134,7 +140,7 @@ def test_nothing_done_is_nothing(program: Program) -> None:
         t._replace(seconds=0, calls=0, rows=0, positions=0, contexts=0)
         for t in kind_totals(program)
     ]
-    for work in passes_done(program, totals, packed_bytes(program), (), 4):
+    for work in passes_done(program, totals, packed_bytes(program), (), "f32"):
         assert work == Work(work.name, work.layer, 0, 0)
         assert as_dict(work, PEAKS)["share_of_roofline"] is None
 
@@ -142,7 +148,7 @@ def test_nothing_done_is_nothing(program: Program) -> None:
 def test_an_output_matrix_of_its_own_is_outside_too(tiny_model: Callable[..., Any]) -> None:
     program = tiny_model(tied=False).program
     totals = kind_totals(program)
-    works = passes_done(program, totals, packed_bytes(program), ["output.weight"], 4)
+    works = passes_done(program, totals, packed_bytes(program), ["output.weight"], "f32")
     assert (works[-1].name, works[-1].layer) == ("logits", None)
     assert works[-1].int8_madds == 96 * 32 * SAMPLED
 
@@ -181,7 +187,7 @@ def test_passes_without_weights_are_of_the_layer_around_them(program: Program) -
         PassTotals(kinds.get(type(op), "project"), i, 0.001, 1, 1, 0, 0)
         for i, op in enumerate(program.ops)
     ]
-    works = passes_done(program, totals, packed_bytes(program), (), 4)
+    works = passes_done(program, totals, packed_bytes(program), (), "f32")
     assert [work.layer for work in works] == [None, *[0] * 16, *[1] * 16, 1, None, None, None]
 
 
@@ -191,6 +197,7 @@ def test_passes_without_weights_are_of_the_layer_around_them(program: Program) -
         (Work("arithmetic in 8 bits", 0, 1.0, 1, 8_000_000, 0, 1_000_000), 2.0),
         (Work("arithmetic of both kinds", 0, 1.0, 1, 8_000_000, 1_000_000, 0), 3.0),
         (Work("memory", 0, 1.0, 1, 4_000_000, 0, 8_000_000), 4.0),
+        (Work("arithmetic in 16 bits", 0, 1.0, 1, 0, 0, 0, 6_000_000), 3.0),
         (Work("nothing", 0, 1.0, 1), 0.0),
     ],
 )
@@ -205,6 +212,7 @@ def test_a_pass_and_a_layer_as_json(works: list[Work]) -> None:
         "seconds": 0.5,
         "calls": 2,
         "int8_madds": 1_000_000,
+        "int16_madds": 0,
         "f32_madds": 100_000,
         "bytes": 600_000,
         "bound_s": 0.35,

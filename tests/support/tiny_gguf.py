@@ -15,8 +15,14 @@ CONTEXT = 512
 EXECUTOR = "reference" if compiled() is None else "native"
 """The one that is used by default."""
 
-KV_BYTES_PER_TOKEN = 2 * LAYERS * KV_HEADS * HEAD_DIM * {"reference": 4, "native": 2}[EXECUTOR]
-"""By default: float32 on the reference executor, float16 on the native one."""
+F16_BYTES_PER_TOKEN = 2 * LAYERS * KV_HEADS * HEAD_DIM * {"reference": 4, "native": 2}[EXECUTOR]
+"""By default, where the block size is not a multiple of 8: in float16 on the native executor, in
+float32 on the reference."""
+
+KV_BYTES_PER_TOKEN = (
+    F16_BYTES_PER_TOKEN + {"reference": 0, "native": 2 * LAYERS * KV_HEADS * 4}[EXECUTOR]
+)
+"""By default, otherwise: on the native executor integers of 16 bits, and a scale for each head."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message.role }}\n{{ message.content }}<|end|>\n"
@@ -32,7 +38,11 @@ def byte_characters() -> list[str]:
 
 
 def write_tiny_model(
-    path: Path, seed: int = 0, *, types: Sequence[gguf.GGMLQuantizationType] = ()
+    path: Path,
+    seed: int = 0,
+    *,
+    types: Sequence[gguf.GGMLQuantizationType] = (),
+    head_dim: int = HEAD_DIM,
 ) -> Path:
     """Matrices are float32, or have `types` in turn."""
     rng = np.random.default_rng(seed)
@@ -44,7 +54,9 @@ def write_tiny_model(
     writer.add_feed_forward_length(FFN)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(10_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     tokens = [*byte_characters(), "<|start|>", "<|end|>", "he"]
@@ -72,10 +84,10 @@ def write_tiny_model(
     add("token_embd.weight", len(tokens), HIDDEN, scale=1.0)
     for i in range(LAYERS):
         writer.add_tensor(f"blk.{i}.attn_norm.weight", np.ones(HIDDEN, np.float32))
-        add(f"blk.{i}.attn_q.weight", HEADS * HEAD_DIM, HIDDEN)
-        add(f"blk.{i}.attn_k.weight", KV_HEADS * HEAD_DIM, HIDDEN)
-        add(f"blk.{i}.attn_v.weight", KV_HEADS * HEAD_DIM, HIDDEN)
-        add(f"blk.{i}.attn_output.weight", HIDDEN, HEADS * HEAD_DIM)
+        add(f"blk.{i}.attn_q.weight", HEADS * head_dim, HIDDEN)
+        add(f"blk.{i}.attn_k.weight", KV_HEADS * head_dim, HIDDEN)
+        add(f"blk.{i}.attn_v.weight", KV_HEADS * head_dim, HIDDEN)
+        add(f"blk.{i}.attn_output.weight", HIDDEN, HEADS * head_dim)
         writer.add_tensor(f"blk.{i}.ffn_norm.weight", np.ones(HIDDEN, np.float32))
         add(f"blk.{i}.ffn_gate.weight", FFN, HIDDEN)
         add(f"blk.{i}.ffn_up.weight", FFN, HIDDEN)

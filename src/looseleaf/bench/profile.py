@@ -59,7 +59,7 @@ def _table(title: str, works: Sequence[Work], total: float, peaks: Peaks) -> Tab
         table.add_column(column, justify="right")
     for work in works:
         seconds = work.seconds or float("inf")
-        madds = work.int8_madds + work.f32_madds
+        madds = work.int8_madds + work.int16_madds + work.f32_madds
         name = work.name or ("outside" if work.layer is None else str(work.layer))
         table.add_row(
             name,

@@ -69,7 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_threads(gemm)
     attention = add("attention", KERNELS["attention"], _run_attention, 5)
     attention.add_argument(
-        "--kv-type", default="f32", choices=("f32", "f16"), help="how keys and values are stored"
+        "--kv-type",
+        default="f32",
+        choices=("f32", "f16", "int16"),
+        help="how keys and values are stored",
     )
     _add_threads(attention)
     add_execution(add("startup", KERNELS["startup"], _run_startup, 5))

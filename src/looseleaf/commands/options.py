@@ -118,7 +118,7 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         "--kv-cache-dtype",
         choices=KV_CACHE_DTYPES,
         default=DEFAULTS.kv_cache_dtype,
-        help="how keys and values are stored; auto is f16 (native) or f32 (reference)",
+        help="how keys and values are stored; auto is int16 (native) or f32 (reference)",
     )
     execution.add_argument(
         "--cache-weights",

@@ -22,6 +22,7 @@ from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.base import Executor
+from looseleaf.executors.kv_dtype import INT16_STEP, KV_NUMBER_BYTES, scale_bytes
 from looseleaf.models.config import ModelConfig
 from looseleaf.models.load import load_program, load_weights
 from looseleaf.models.registry import architecture
@@ -32,9 +33,6 @@ from looseleaf.weights.gguf import GGUFFile
 from looseleaf.weights.source import SourceError, default_cache_dir, known_models, resolve
 
 logger = logging.getLogger(__name__)
-
-KV_BYTES = {"f32": 4, "f16": 2}
-"""Of one number in the KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,26 @@ def build_scheduler(
     return Scheduler(settings.scheduler_config(memory.max_model_len), allocator)
 
 
+def _auto_kv_dtype(settings: EngineSettings) -> str:
+    return "f16" if settings.block_size % INT16_STEP else "int16"
+
+
+def _with_kv_dtype_for(settings: EngineSettings, asked: str, config: ModelConfig) -> EngineSettings:
+    """What `kv_cache_dtype` is for this model."""
+    if settings.kv_cache_dtype != "int16":
+        return settings
+    for name, value in (("block_size", settings.block_size), ("head_dim", config.head_dim)):
+        if value % INT16_STEP == 0:
+            continue
+        if asked == "auto":
+            return replace(settings, kv_cache_dtype="f16")
+        raise ConfigError(
+            f"kv_cache_dtype is 'int16', which needs a {name} that is a multiple of {INT16_STEP}, "
+            f"but it is {value}: use f16, or leave it to auto"
+        )
+    return settings
+
+
 def resolve_settings(settings: EngineSettings) -> EngineSettings:
     """What "auto" and None mean here, for the executor's settings. Raises ConfigError for what the
     executor cannot do."""
@@ -88,7 +106,7 @@ def resolve_settings(settings: EngineSettings) -> EngineSettings:
         executor = "reference" if compiled() is None else "native"
     dtype = settings.kv_cache_dtype
     if dtype == "auto":
-        dtype = "f16" if executor == "native" else "f32"
+        dtype = _auto_kv_dtype(settings) if executor == "native" else "f32"
     if executor == "reference" and dtype != "f32":
         raise ConfigError(
             f"kv_cache_dtype is {dtype!r}, but the reference executor keeps f32: leave it out, or "
@@ -100,6 +118,10 @@ def resolve_settings(settings: EngineSettings) -> EngineSettings:
         kv_cache_dtype=dtype,
         threads=(settings.threads or physical_cores()) if executor == "native" else 1,
     )
+
+
+def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
+    return config.kv_bytes_per_token(KV_NUMBER_BYTES[dtype], scale_bytes(dtype))
 
 
 @contextmanager
@@ -120,15 +142,17 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     """Load the model and make an engine for it. Raises LooseleafError for anything a user can
     mend: a name that is unknown, a damaged file, memory that does not suffice."""
     start = time.perf_counter()
+    asked = settings.kv_cache_dtype
     settings = resolve_settings(settings)
     path = resolve(_servable(settings.model), cache_dir=settings.cache_dir)
     with GGUFFile(path) as file:
         text = load_text(file)
         config, program = load_program(file)
+        settings = _with_kv_dtype_for(settings, asked, config)
         # Sized before the weights are read, so that what cannot fit is said at once.
         memory = plan_memory(
             settings,
-            config.kv_bytes_per_token(KV_BYTES[settings.kv_cache_dtype]),
+            kv_bytes_per_token(config, settings.kv_cache_dtype),
             config.context_length,
             weight_bytes=4 * program.num_parameters,
         )

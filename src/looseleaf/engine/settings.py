@@ -9,7 +9,7 @@ from looseleaf.core.contiguous import RULES
 from looseleaf.core.errors import ConfigError
 
 EXECUTORS = ("auto", "native", "reference")
-KV_CACHE_DTYPES = ("auto", "f32", "f16")
+KV_CACHE_DTYPES = ("auto", "f32", "f16", "int16")
 ACTIVATIONS = ("int8", "f32")
 KV_ALLOCATORS = ("paged", *(f"contiguous-{rule}" for rule in RULES))
 
@@ -24,7 +24,8 @@ class EngineSettings:
 
     `executor` "auto" is the native one, or the reference where there is no compiled part. The rest
     is for the native executor: `threads` None is one for each physical core that this process may
-    use; `kv_cache_dtype` "auto" is f16; `activations` are what products with quantized weights
+    use; `kv_cache_dtype` "auto" is int16, or f16 where block size or head_dim are not
+    multiples of 8; `activations` are what products with quantized weights
     take; with `cache_weights`, weights are packed once and kept in the cache folder for later
     starts."""
 

@@ -16,6 +16,7 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
+from looseleaf.executors.kv_dtype import kv_row_bytes
 from looseleaf.executors.kv_memory import zeroed
 from looseleaf.executors.native_profile import PassTotals, Work, passes_done
 from looseleaf.executors.native_program import compile_program
@@ -28,8 +29,6 @@ Floats = NDArray[np.float32]
 
 LOGITS_PADDING = 16
 """Columns after those of the vocabulary: rows a power of two apart would share a few cache sets."""
-
-KV_DTYPES = {"f32": np.float32, "f16": np.float16}
 
 
 def native_module() -> ModuleType:
@@ -47,9 +46,10 @@ class NativeExecutor:
     """Runs a program in one call per step, without the GIL.
 
     A step may have at most `max_tokens` tokens, at positions below `max_positions`. Ids from
-    `num_valid_tokens` on are never sampled. `kv_dtype` is "f32" or "f16"; `activations`, with which
-    quantized weights are multiplied, "int8" or "f32"; `kernels` "auto", "portable" or "avx2".
-    Raises ConfigError where the package has no compiled part.
+    `num_valid_tokens` on are never sampled. `kv_dtype` is one of kv_dtype.py's; `activations`, with
+    which quantized weights are multiplied, "int8" or "f32"; `kernels` "auto", "portable" or "avx2".
+    Raises ConfigError where the package has no compiled part, ValueError for a `kv_dtype` that does
+    not go with the block size or head_dim.
     """
 
     def __init__(
@@ -87,10 +87,11 @@ class NativeExecutor:
         ]
         self._vectors = [weights[name].data.view(np.float32) for name in compiled_program.vectors]
         self._ropes = compiled_program.ropes
-        kv = (program.num_layers, num_blocks, program.num_kv_heads)
-        number = KV_DTYPES[kv_dtype]
-        self._keys = zeroed((*kv, program.head_dim, block_size), number)
-        self._values = zeroed((*kv, block_size, program.head_dim), number)
+        self._kv_dtype = kv_dtype
+        rows_per_block = program.num_kv_heads * block_size
+        block_bytes = rows_per_block * kv_row_bytes(kv_dtype, program.head_dim)
+        self._keys = zeroed((program.num_layers, num_blocks, block_bytes), np.uint8)
+        self._values = zeroed((program.num_layers, num_blocks, block_bytes), np.uint8)
         self._logits: Floats = np.zeros((0, program.vocab_size), np.float32)
         self._runtime = native.make_runtime(
             (
@@ -109,8 +110,8 @@ class NativeExecutor:
             self._vectors,
             self._ropes,
             kv_dtype,
-            self._keys.reshape(-1).view(np.uint8),
-            self._values.reshape(-1).view(np.uint8),
+            self._keys.reshape(-1),
+            self._values.reshape(-1),
             num_threads,
             kernels,
         )
@@ -168,11 +169,11 @@ class NativeExecutor:
             [PassTotals(*totals) for totals in self._runtime.profile()],
             self._weight_bytes,
             self._quantized,
-            kv_bytes_per_number=self._keys.itemsize,
+            kv_dtype=self._kv_dtype,
         )
 
     def close(self) -> None:
         """Stop the threads and let go of weights and KV cache; more than once does no harm."""
         self._runtime = None
         self._matrices, self._vectors = [], []
-        self._keys = self._values = np.zeros((0, 0, 0, 0, 0), self._keys.dtype)
+        self._keys = self._values = np.zeros((0, 0, 0), np.uint8)

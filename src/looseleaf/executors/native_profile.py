@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from looseleaf.executors.kv_dtype import kv_row_bytes
 from looseleaf.program.op import Linear, PagedAttention, weight_names
 from looseleaf.program.program import Program
 
@@ -36,10 +37,16 @@ class Work:
     int8_madds: int = 0
     f32_madds: int = 0
     num_bytes: int = 0
+    int16_madds: int = 0
 
     def bound(self, peaks: Peaks) -> float:
         """Seconds that this takes at least."""
-        arithmetic = self.int8_madds / peaks.int8_madds + self.f32_madds / peaks.f32_madds
+        # A register holds half as many numbers of 16 bits as of 8.
+        arithmetic = (
+            self.int8_madds / peaks.int8_madds
+            + self.int16_madds / (peaks.int8_madds / 2)
+            + self.f32_madds / peaks.f32_madds
+        )
         return max(arithmetic, self.num_bytes / peaks.bytes)
 
     def __add__(self, other: "Work") -> "Work":
@@ -48,6 +55,7 @@ class Work:
             seconds=self.seconds + other.seconds,
             calls=self.calls + other.calls,
             int8_madds=self.int8_madds + other.int8_madds,
+            int16_madds=self.int16_madds + other.int16_madds,
             f32_madds=self.f32_madds + other.f32_madds,
             num_bytes=self.num_bytes + other.num_bytes,
         )
@@ -70,7 +78,7 @@ def passes_done(
     totals: Sequence[PassTotals],
     weight_bytes: Mapping[str, int],
     quantized: Iterable[str],
-    kv_bytes_per_number: int,
+    kv_dtype: str,
 ) -> list[Work]:
     """What every pass did, in order. `weight_bytes` are those of the packed weights by name;
     products with those in `quantized` are in 8 bits."""
@@ -81,7 +89,7 @@ def passes_done(
     result = []
     for total, end in zip(totals, ends, strict=True):
         ops = program.ops[total.first_op : end]
-        madds = {True: 0, False: 0}
+        madds = {"int8": 0, "int16": 0, "f32": 0}
         num_bytes = 0
         names = [name for op in ops for name in weight_names(op)]
         if names:  # passes without weights belong with those before them
@@ -90,12 +98,14 @@ def passes_done(
             match op:
                 case Linear():
                     n, k = shapes[op.weight]
-                    madds[op.weight in in_8_bits] += n * k * total.rows
+                    madds["int8" if op.weight in in_8_bits else "f32"] += n * k * total.rows
                     num_bytes += weight_bytes[op.weight] * total.calls
                 case PagedAttention():
                     columns = program.num_heads * program.head_dim
-                    madds[False] += 2 * columns * total.positions
-                    num_bytes += 2 * program.kv_columns * kv_bytes_per_number * total.contexts
+                    kind = "int16" if kv_dtype == "int16" else "f32"
+                    madds[kind] += 2 * columns * total.positions
+                    row_bytes = program.num_kv_heads * kv_row_bytes(kv_dtype, program.head_dim)
+                    num_bytes += 2 * row_bytes * total.contexts
         name = "logits" if total.kind == "project" and layer is None else total.kind
         result.append(
             Work(
@@ -103,9 +113,10 @@ def passes_done(
                 layer,
                 total.seconds,
                 total.calls,
-                madds[True],
-                madds[False],
+                madds["int8"],
+                madds["f32"],
                 num_bytes,
+                madds["int16"],
             )
         )
     return result
@@ -136,6 +147,7 @@ def as_dict(work: Work, peaks: Peaks) -> dict[str, Any]:
         "seconds": work.seconds,
         "calls": work.calls,
         "int8_madds": work.int8_madds,
+        "int16_madds": work.int16_madds,
         "f32_madds": work.f32_madds,
         "bytes": work.num_bytes,
         "bound_s": bound,

@@ -75,9 +75,11 @@ class ModelConfig:
         """How many positions a query of this layer sees, its own included; None is all."""
         return self.sliding_window
 
-    def kv_bytes_per_token(self, bytes_per_element: int) -> int:
-        """Memory of one token's keys and values in all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_element
+    def kv_bytes_per_token(self, bytes_per_element: int, scale_bytes: int = 0) -> int:
+        """Memory of one token's keys and values in all layers: of numbers, and of one scale for
+        each head's keys and each head's values."""
+        head_bytes = self.head_dim * bytes_per_element + scale_bytes
+        return 2 * self.num_layers * self.num_kv_heads * head_bytes
 
     @classmethod
     def from_gguf(

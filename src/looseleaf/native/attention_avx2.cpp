@@ -7,6 +7,8 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
+#include "attention_float_avx2.h"
+#include "attention_integer_avx2.h"
 #include "attention_split_avx2.h"
 #include "vecmath_avx2.h"
 
@@ -14,150 +16,11 @@ namespace looseleaf {
 
 namespace {
 
-template <typename T>
-Attending<T>::Attending(const AttentionLayer& layer, const AttentionWork& work, float* workspace)
-    : layer(layer),
-      work(work),
-      head_dim(work.shape.head_dim),
-      channels((head_dim + kLanes - 1) / kLanes * kLanes),
-      head_numbers(head_dim * work.shape.block_size),
-      block_size(work.shape.block_size),
-      is_odd(block_size % kLanes != 0 || head_dim % kLanes != 0),
-      scale(layer.scale) {
-  // From a cache line on.
-  workspace += (64 - reinterpret_cast<std::uintptr_t>(workspace) % 64) % 64 / sizeof(float);
-  scores = workspace;
-  part = scores + kAttentionRows * kScoreStride;
-  all = part + kAttentionRows * channels;
-  queries = all + kAttentionRows * channels;
-  copied = queries + kAttentionRows * channels;
-}
-
-std::ptrdiff_t offset_of(const AttentionWork& work, const AttentionRow& row, int kv_head) {
-  const std::ptrdiff_t group = work.shape.num_heads / work.shape.num_kv_heads;
-  return row.offset + kv_head * group * work.shape.head_dim;
-}
-
 float* slot_of(const AttentionWork& work, const AttentionRow& row, int kv_head,
                std::ptrdiff_t index) {
   const AttentionHome& home = work.homes[row.home];
   const std::ptrdiff_t slot = home.first_slot + std::ptrdiff_t{row.index} * home.slots_per_row;
   return work.slots + (kv_head * work.num_slots + slot + index) * work.slot_floats;
-}
-
-// Makes ready for a unit: its bands, and its queries one channel after another.
-template <typename T>
-void start(Attending<T>& at, const AttentionUnit& unit) {
-  at.unit = &unit;
-  at.rows = at.work.rows + unit.first_row;
-  const int first = unit.first_split * kAttentionSplit;
-  const int end = unit.end_split * kAttentionSplit;
-  for (int row = 0; row < unit.num_rows; ++row) {
-    at.row_begin[row] = clamp(at.rows[row].begin, first, end);
-    at.row_end[row] = clamp(at.rows[row].end, first, end);
-  }
-  at.num_bands = 0;
-  for (int row = 0; row < unit.num_rows;) {
-    const int count = band_rows(unit.num_rows - row);
-    at.bands[at.num_bands++] = {row, count, true, 0, 0};
-    float* to = at.queries + row * at.channels;
-    for (int r = 0; r < count; ++r) {
-      const AttentionRow& of_row = at.rows[row + r];
-      const float* query = at.layer.queries + offset_of(at.work, of_row, unit.kv_head);
-      for (std::ptrdiff_t i = 0; i < at.head_dim; ++i) to[i * count + r] = query[i];
-    }
-    row += count;
-  }
-  // Numbers of f16 are converted once for all rows if there are many, and where they are used if
-  // there are few.
-  at.copies = at.is_odd || (sizeof(T) == 2 && at.num_bands > 1);
-}
-
-// What the rows see of the split.
-template <typename T>
-void find_visible(Attending<T>& at, int split) {
-  const int start = split * kAttentionSplit;
-  for (int row = 0; row < at.unit->num_rows; ++row) {
-    at.begin[row] = clamp(at.row_begin[row] - start, 0, kAttentionSplit);
-    at.end[row] = clamp(at.row_end[row] - start, 0, kAttentionSplit);
-  }
-  for (int i = 0; i < at.num_bands; ++i) {
-    Band& band = at.bands[i];
-    const int last = band.first + band.count - 1;
-    band.common_begin = at.begin[last];
-    band.common_end = at.end[band.first];
-    band.is_even = at.begin[band.first] == band.common_begin && at.end[last] == band.common_end;
-    // Nothing in common: every row by itself, all of it "before".
-    if (band.common_begin >= band.common_end) band.common_begin = band.common_end = kAttentionSplit;
-  }
-}
-
-// Attends to `at.split`, which is the split of that number. `at.next` is located on the way: it is
-// of the unit `next`, if that is not null, and its split `next_split`.
-template <typename T>
-void attend_split(Attending<T>& at, int number, const AttentionUnit* next, int next_split) {
-  find_visible(at, number);
-  const int num_rows = at.unit->num_rows;
-  const int begin = at.begin[0];
-  const int end = at.end[num_rows - 1];
-  const Located<T>& split = at.split;
-  for (int v = split.first; v < split.last; v += kKeyVectors) {
-    const int stop = smaller(v + kKeyVectors, split.last);
-    const char* lines[kKeyVectors];
-    Ahead ahead = {nullptr, kLanes * sizeof(T), 0};
-    if (!at.is_odd) {
-      for (int i = 0; i < stop - v; ++i) {
-        lines[i] = reinterpret_cast<const char*>(split.values[v + i]);
-      }
-      ahead.lines = lines;
-    }
-    if (at.copies) {
-      copy_keys(at, number, v, stop, larger(begin, v * kLanes), smaller(end, stop * kLanes));
-      const float* keys[kKeyVectors];
-      for (int i = 0; i < kKeyVectors; ++i) keys[i] = at.copied + i * kLanes;
-      score_step(at, v, stop - v, keys, kCopiedKeys, ahead);
-    } else {
-      score_step(at, v, stop - v, split.keys + v, at.block_size, ahead);
-    }
-  }
-
-  for (int row = 0; row < num_rows; ++row) {
-    if (at.begin[row] < at.end[row]) weigh(at, row);
-  }
-
-  at.next.first = at.next.last = 0;
-  if (next != nullptr) locate(at, *next, next_split, at.next);
-  int called = at.next.first;
-  for (std::ptrdiff_t i = 0; i < num_rows * at.channels; i += kLanes) {
-    _mm256_storeu_ps(at.part + i, _mm256_setzero_ps());
-  }
-  for (int v = split.first; v < split.last; v += kValueVectors) {
-    const int stop = smaller(v + kValueVectors, split.last);
-    const char* lines[kValueVectors];
-    Ahead ahead = {nullptr, kLanes * sizeof(T), 0};
-    if (at.block_size <= kAttentionSplit && called < at.next.last && !at.is_odd) {
-      for (int i = 0; i < stop - v; ++i) lines[i] = at.next.ahead[smaller(called + i, at.next.last - 1)];
-      ahead.lines = lines;
-      called = smaller(called + stop - v, at.next.last);
-    }
-    for (std::ptrdiff_t channel = 0; channel < at.channels; channel += kValueChannels) {
-      const int width = smaller(static_cast<int>(at.channels - channel), kValueChannels);
-      if (at.copies) {
-        copy_values(at, number, v, stop, larger(begin, v * kLanes), smaller(end, stop * kLanes),
-                    channel, width);
-        const float* values[kValueVectors];
-        for (int i = 0; i < kValueVectors; ++i) {
-          values[i] = at.copied + i * kLanes * kValueChannels;
-        }
-        ahead.first = channel;
-        value_step(at, v, stop - v, channel, width, values, kValueChannels, 0, ahead);
-      } else {
-        value_step(at, v, stop - v, channel, width, split.values + v, at.head_dim, channel,
-                   ahead);
-      }
-    }
-  }
-  if (!at.is_odd) prefetch_keys(at, called);
 }
 
 void copy(const float* from, float* to, std::ptrdiff_t count) {
@@ -328,10 +191,10 @@ void run_tasks(const AttentionLayer& layer, const AttentionWork& work, std::int6
                std::int64_t end, float* workspace) {
   const AttentionUnit* first = work.units + work.task_begins[begin];
   const AttentionUnit* last = work.units + work.task_begins[end];
-  if (layer.type == KVType::f16) {
-    run_units<std::uint16_t>(layer, work, first, last, workspace);
-  } else {
-    run_units<float>(layer, work, first, last, workspace);
+  switch (layer.type) {
+    case KVType::f32: run_units<float>(layer, work, first, last, workspace); return;
+    case KVType::f16: run_units<std::uint16_t>(layer, work, first, last, workspace); return;
+    case KVType::int16: run_units<std::int16_t>(layer, work, first, last, workspace); return;
   }
 }
 

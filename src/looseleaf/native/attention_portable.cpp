@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "cpu.h"
 #include "half.h"
+#include "kv_integer.h"
 #include "vecmath.h"
 
 namespace looseleaf {
@@ -27,14 +28,15 @@ struct Attending {
   const AttentionLayer& layer;
   const AttentionWork& work;
   const AttentionUnit& unit;
-  float* scores;  // of one row in one split
+  float* scores;  // of one row in one split, then weights
 
   const T* head_of(const void* cache, std::ptrdiff_t position) const {
     const AttentionShape& shape = work.shape;
     const std::ptrdiff_t block = unit.block_table[position / shape.block_size];
-    const std::ptrdiff_t head_numbers = std::ptrdiff_t{shape.head_dim} * shape.block_size;
-    return static_cast<const T*>(cache) +
-           (block * shape.num_kv_heads + unit.kv_head) * head_numbers;
+    const std::ptrdiff_t head = block * shape.num_kv_heads + unit.kv_head;
+    return reinterpret_cast<const T*>(static_cast<const std::byte*>(cache) +
+                                      head * kv_head_bytes(layer.type, shape.head_dim,
+                                                           shape.block_size));
   }
 };
 
@@ -42,6 +44,24 @@ std::ptrdiff_t offset_of(const AttentionShape& shape, const AttentionRow& row,
                          std::int32_t kv_head) {
   const std::ptrdiff_t group = shape.num_heads / shape.num_kv_heads;
   return row.offset + kv_head * group * shape.head_dim;
+}
+
+// What the scores of a split become: weights, their maximum and their sum.
+void weigh(const AttentionLayer& layer, float* scores, std::ptrdiff_t begin, std::ptrdiff_t end,
+           Partial& part) {
+  part.peak = -kInfinity;
+  const float cap = layer.soft_cap;
+  for (std::ptrdiff_t i = begin; i < end; ++i) {
+    if (cap != 0.0f) scores[i] = cap * tanh_f32(scores[i] * (1.0f / cap));
+    part.peak = std::max(part.peak, scores[i]);
+  }
+  float lanes[8] = {};
+  for (std::ptrdiff_t i = begin; i < end; ++i) {
+    scores[i] = weight_f32(scores[i] - part.peak);
+    lanes[i % 8] += scores[i];
+  }
+  part.sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+             ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
 // One row over the positions begin .. end - 1, which lie in one split.
@@ -63,25 +83,10 @@ void attend_split(const Attending<T>& at, const float* query, std::ptrdiff_t beg
       for (std::ptrdiff_t i = 0; i < count; ++i) score[i] = std::fma(q, number(keys[i]), score[i]);
       keys += block_size;
     }
+    for (std::ptrdiff_t i = 0; i < count; ++i) score[i] *= at.layer.scale;
     p += count;
   }
-
-  part.peak = -kInfinity;
-  const float cap = at.layer.soft_cap;
-  for (std::ptrdiff_t i = begin - split; i < end - split; ++i) {
-    scores[i] *= at.layer.scale;
-    if (cap != 0.0f) scores[i] = cap * tanh_f32(scores[i] * (1.0f / cap));
-    part.peak = std::max(part.peak, scores[i]);
-  }
-
-  float lanes[8] = {};
-  for (std::ptrdiff_t i = begin - split; i < end - split; ++i) {
-    scores[i] = weight_f32(scores[i] - part.peak);
-    lanes[i % 8] += scores[i];
-  }
-  part.sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
-             ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
-
+  weigh(at.layer, scores, begin - split, end - split, part);
   std::fill(part.values, part.values + head_dim, 0.0f);
   for (std::ptrdiff_t p = begin; p < end; ++p) {
     const float weight = scores[p - split];
@@ -89,6 +94,65 @@ void attend_split(const Attending<T>& at, const float* query, std::ptrdiff_t beg
     for (std::ptrdiff_t channel = 0; channel < head_dim; ++channel) {
       part.values[channel] = std::fma(weight, number(values[channel]), part.values[channel]);
     }
+  }
+}
+
+const float* scales_of(const AttentionShape& shape, const std::int16_t* head) {
+  return reinterpret_cast<const float*>(head + std::ptrdiff_t{shape.head_dim} * shape.block_size);
+}
+
+// The same in integers.
+void attend_split(const Attending<std::int16_t>& at, const float* query, std::ptrdiff_t begin,
+                  std::ptrdiff_t end, Partial& part) {
+  const AttentionShape& shape = at.work.shape;
+  const std::ptrdiff_t head_dim = shape.head_dim;
+  const std::ptrdiff_t block_size = shape.block_size;
+  const std::ptrdiff_t split = begin / kAttentionSplit * kAttentionSplit;
+  float* scores = at.scores - split;  // by position
+
+  std::fill(scores + begin, scores + end, 0.0f);
+  const IntegerScale of_query = integer_scale(largest_magnitude(query, head_dim), kQueryMost);
+  for (std::ptrdiff_t first = 0; first < head_dim; first += kKeyGroup) {
+    const std::ptrdiff_t count = std::min<std::ptrdiff_t>(kKeyGroup, head_dim - first);
+    std::int16_t queries[kKeyGroup];
+    for (std::ptrdiff_t i = 0; i < count; ++i) queries[i] = to_integer(query[first + i], of_query);
+    for (std::ptrdiff_t p = begin; p < end; ++p) {
+      const std::int16_t* keys = at.head_of(at.layer.keys, p) + p % block_size * 2;
+      std::int32_t sum = 0;
+      for (std::ptrdiff_t i = 0; i < count; ++i) {
+        sum += queries[i] * keys[(first + i) / 2 * block_size * 2 + i % 2];
+      }
+      scores[p] += static_cast<float>(sum);
+    }
+  }
+  const float factor = of_query.scale * at.layer.scale;
+  for (std::ptrdiff_t p = begin; p < end; ++p) {
+    const float* scales = scales_of(shape, at.head_of(at.layer.keys, p));
+    scores[p] *= scales[p % block_size] * factor;
+  }
+
+  weigh(at.layer, at.scores, begin - split, end - split, part);
+
+  std::fill(part.values, part.values + head_dim, 0.0f);
+  for (std::ptrdiff_t first = begin; first < end;) {
+    const std::ptrdiff_t last = std::min<std::ptrdiff_t>((first / kWeightGroup + 1) * kWeightGroup, end);
+    for (std::ptrdiff_t p = first; p < last; ++p) {
+      scores[p] *= scales_of(shape, at.head_of(at.layer.values, p))[p % block_size];
+    }
+    const IntegerScale scale =
+        integer_scale(largest_magnitude(scores + first, last - first), kWeightMost);
+    std::int16_t weights[kWeightGroup];
+    for (std::ptrdiff_t p = first; p < last; ++p) weights[p - first] = to_integer(scores[p], scale);
+    for (std::ptrdiff_t channel = 0; channel < head_dim; ++channel) {
+      std::int32_t sum = 0;
+      for (std::ptrdiff_t p = first; p < last; ++p) {
+        const std::ptrdiff_t offset = p % block_size;
+        const std::int16_t* values = at.head_of(at.layer.values, p);
+        sum += weights[p - first] * values[(offset / 2 * head_dim + channel) * 2 + offset % 2];
+      }
+      part.values[channel] = std::fma(static_cast<float>(sum), scale.scale, part.values[channel]);
+    }
+    first = last;
   }
 }
 
@@ -192,10 +256,10 @@ void run_tasks(const AttentionLayer& layer, const AttentionWork& work, std::int6
                std::int64_t end, float* workspace) {
   const std::int64_t first = work.task_begins[begin];
   const std::int64_t last = work.task_begins[end];
-  if (layer.type == KVType::f16) {
-    run_units<std::uint16_t>(layer, work, first, last, workspace);
-  } else {
-    run_units<float>(layer, work, first, last, workspace);
+  switch (layer.type) {
+    case KVType::f32: run_units<float>(layer, work, first, last, workspace); return;
+    case KVType::f16: run_units<std::uint16_t>(layer, work, first, last, workspace); return;
+    case KVType::int16: run_units<std::int16_t>(layer, work, first, last, workspace); return;
   }
 }
 

@@ -1,16 +1,31 @@
-// Some rows over one split, for x86-64 with AVX2, FMA and F16C: where its blocks lie, scores,
-// weights, weighted values.
+// Some rows over one split, for x86-64 with AVX2: where its blocks lie, what the rows see of it, and
+// their largest scores. What floats and integers have in common.
 //
 // For attention_avx2.cpp alone, and in an anonymous namespace for the reason given there.
 #pragma once
 
 #include "attention.h"
-#include "attention_loops_avx2.h"
+#include "kv_integer.h"
 #include "vecmath_avx2.h"
 
 namespace looseleaf {
 
 namespace {
+
+constexpr int kLanes = 8;
+// From the scores of a row to those of the next: rows that are not apart by a power of two do not
+// crowd into few sets of the cache.
+constexpr int kScoreStride = kAttentionSplit + 16;
+
+constexpr int kSplitVectors = kAttentionSplit / kLanes;
+
+// The keys that are read once for all rows, in vectors of 8 positions: they stay in the first-level
+// cache.
+constexpr int kKeyVectors = 4;
+
+constexpr int smaller(int a, int b) { return a < b ? a : b; }
+constexpr int larger(int a, int b) { return a < b ? b : a; }
+constexpr int clamp(int x, int low, int high) { return smaller(larger(x, low), high); }
 
 // Rows whose sums are in registers together.
 struct Band {
@@ -21,6 +36,11 @@ struct Band {
   int common_end;
 };
 
+template <typename T>
+constexpr bool kIsInteger = false;
+template <>
+constexpr bool kIsInteger<std::int16_t> = true;
+
 // Where the vectors of 8 positions that a unit sees of a split start in the caches.
 template <typename T>
 struct Located {
@@ -29,6 +49,8 @@ struct Located {
   const T* keys[kSplitVectors];
   const T* values[kSplitVectors];
   const char* ahead[kSplitVectors];  // each one's share of the keys, to be called for
+  const float* key_scales[kSplitVectors];    // of integers alone
+  const float* value_scales[kSplitVectors];  // the same
 };
 
 // A unit on its way through its splits. `T` is the type of the caches.
@@ -48,7 +70,7 @@ struct Attending {
   bool copies;   // keys and values are copied, as floats in whole vectors, before they are used
   float scale;
 
-  float* queries;  // [band][channel][row of the band]
+  float* queries;  // [band][channel][row of the band], or integers in pairs of channels
   float* scores;   // [row][kScoreStride], then weights
   float* part;     // [row][channels]: of this split
   float* all;      // [row][channels]: of all splits so far
@@ -64,9 +86,58 @@ struct Attending {
   float part_sum[kAttentionRows];
   float all_peak[kAttentionRows];
   float all_sum[kAttentionRows];
+  float factors[kAttentionRows];  // of integers alone: of a row's query, and the layer's scale
+  float weight_scales[kAttentionRows * kAttentionSplit / kWeightGroup];  // of integers alone
   Located<T> split;
   Located<T> next;  // what comes after, be it of another unit; empty if nothing does
 };
+
+template <typename T>
+Attending<T>::Attending(const AttentionLayer& layer, const AttentionWork& work, float* workspace)
+    : layer(layer),
+      work(work),
+      head_dim(work.shape.head_dim),
+      channels((head_dim + kLanes - 1) / kLanes * kLanes),
+      head_numbers((head_dim + (kIsInteger<T> ? 2 : 0)) * work.shape.block_size),
+      block_size(work.shape.block_size),
+      is_odd(block_size % kLanes != 0 || head_dim % kLanes != 0),
+      scale(layer.scale) {
+  // From a cache line on.
+  workspace += (64 - reinterpret_cast<std::uintptr_t>(workspace) % 64) % 64 / sizeof(float);
+  scores = workspace;
+  part = scores + kAttentionRows * kScoreStride;
+  all = part + kAttentionRows * channels;
+  queries = all + kAttentionRows * channels;
+  copied = queries + kAttentionRows * channels;
+}
+
+std::ptrdiff_t offset_of(const AttentionWork& work, const AttentionRow& row, int kv_head) {
+  const std::ptrdiff_t group = work.shape.num_heads / work.shape.num_kv_heads;
+  return row.offset + kv_head * group * work.shape.head_dim;
+}
+
+// The rows of a unit, and what they see of it.
+template <typename T>
+void start_rows(Attending<T>& at, const AttentionUnit& unit) {
+  at.unit = &unit;
+  at.rows = at.work.rows + unit.first_row;
+  const int first = unit.first_split * kAttentionSplit;
+  const int end = unit.end_split * kAttentionSplit;
+  for (int row = 0; row < unit.num_rows; ++row) {
+    at.row_begin[row] = clamp(at.rows[row].begin, first, end);
+    at.row_end[row] = clamp(at.rows[row].end, first, end);
+  }
+}
+
+// What the rows see of the split.
+template <typename T>
+void see_split(Attending<T>& at, int split) {
+  const int start = split * kAttentionSplit;
+  for (int row = 0; row < at.unit->num_rows; ++row) {
+    at.begin[row] = clamp(at.row_begin[row] - start, 0, kAttentionSplit);
+    at.end[row] = clamp(at.row_end[row] - start, 0, kAttentionSplit);
+  }
+}
 
 template <typename T>
 void locate(const Attending<T>& at, const AttentionUnit& unit, int split, Located<T>& located) {
@@ -88,6 +159,16 @@ void locate(const Attending<T>& at, const AttentionUnit& unit, int split, Locate
     const std::ptrdiff_t share = head + offset * at.head_dim;
     located.values[v] = static_cast<const T*>(at.layer.values) + share;
     located.ahead[v] = reinterpret_cast<const char*>(static_cast<const T*>(at.layer.keys) + share);
+    if constexpr (kIsInteger<T>) {
+      located.keys[v] += offset;  // there are two numbers at each position
+      const std::ptrdiff_t scales = head + at.head_dim * at.block_size + offset * 2;
+      located.key_scales[v] =
+          reinterpret_cast<const float*>(static_cast<const T*>(at.layer.keys) + scales);
+      located.value_scales[v] =
+          reinterpret_cast<const float*>(static_cast<const T*>(at.layer.values) + scales);
+      _mm_prefetch(located.key_scales[v], _MM_HINT_T0);
+      _mm_prefetch(located.value_scales[v], _MM_HINT_T0);
+    }
     offset += kLanes;
     if (offset == block_size) {
       offset = 0;
@@ -105,7 +186,8 @@ void prefetch_keys(const Attending<T>& at, int first) {
   constexpr std::ptrdiff_t kLineBytes = 64;
   const bool is_piece = at.block_size <= kAttentionSplit;
   const auto size = static_cast<std::ptrdiff_t>(sizeof(T));
-  const std::ptrdiff_t step = is_piece ? kLineBytes : at.block_size * size;
+  const std::ptrdiff_t row_bytes = at.block_size * size * (kIsInteger<T> ? 2 : 1);
+  const std::ptrdiff_t step = is_piece ? kLineBytes : row_bytes;
   const std::ptrdiff_t bytes = at.head_dim * size * (is_piece ? kLanes : at.block_size);
   for (int v = first; v < at.next.last; ++v) {
     const char* line = is_piece ? at.next.ahead[v] : reinterpret_cast<const char*>(at.next.keys[v]);
@@ -113,181 +195,47 @@ void prefetch_keys(const Attending<T>& at, int first) {
   }
 }
 
-float number(float x) { return x; }
-float number(std::uint16_t x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x))); }
-
-// Copies the keys of the vectors first .. last - 1, of which the positions begin .. end - 1 of the
-// split are seen: zeros elsewhere. `stride` of the copy is that from a channel to the next.
-constexpr int kCopiedKeys = kKeyVectors * kLanes;
-
+// The vectors of a split, or part of them, that a row sees something of.
 template <typename T>
-void copy_keys(Attending<T>& at, int split, int first, int last, int begin, int end) {
-  if (!at.is_odd) {
-    for (int v = first; v < last; ++v) {
-      const T* from = at.split.keys[v];
-      float* to = at.copied + (v - first) * kLanes;
-      for (std::ptrdiff_t i = 0; i < at.head_dim; ++i) {
-        _mm256_storeu_ps(to + i * kCopiedKeys, load(from + i * at.block_size));
-      }
-    }
-    return;
-  }
-  for (std::ptrdiff_t i = 0; i < kCopiedKeys * at.head_dim; ++i) at.copied[i] = 0.0f;
-  for (int position = begin; position < end; ++position) {
-    const std::ptrdiff_t absolute = split * kAttentionSplit + position;
-    const std::ptrdiff_t block = at.unit->block_table[absolute / at.block_size];
-    const T* from = static_cast<const T*>(at.layer.keys) + absolute % at.block_size +
-                    (block * at.work.shape.num_kv_heads + at.unit->kv_head) * at.head_numbers;
-    float* to = at.copied + (position - first * kLanes);
-    for (std::ptrdiff_t i = 0; i < at.head_dim; ++i) {
-      to[i * kCopiedKeys] = number(from[i * at.block_size]);
-    }
-  }
-}
-
-// Copies `count` channels of the values, a multiple of 8, from `channel` on.
+int first_seen(const Attending<T>& at, int row) { return at.begin[row] / kLanes; }
 template <typename T>
-void copy_values(Attending<T>& at, int split, int first, int last, int begin, int end,
-                 std::ptrdiff_t channel, int count) {
-  if (!at.is_odd) {
-    for (int v = first; v < last; ++v) {
-      for (int i = 0; i < kLanes; ++i) {
-        const T* from = at.split.values[v] + i * at.head_dim + channel;
-        float* to = at.copied + ((v - first) * kLanes + i) * kValueChannels;
-        for (int c = 0; c < count; c += kLanes) _mm256_storeu_ps(to + c, load(from + c));
-      }
-    }
-    return;
-  }
-  for (int position = begin; position < end; ++position) {
-    const std::ptrdiff_t absolute = split * kAttentionSplit + position;
-    const std::ptrdiff_t block = at.unit->block_table[absolute / at.block_size];
-    const T* from = static_cast<const T*>(at.layer.values) +
-                    absolute % at.block_size * at.head_dim +
-                    (block * at.work.shape.num_kv_heads + at.unit->kv_head) * at.head_numbers;
-    float* to = at.copied + (position - first * kLanes) * kValueChannels;
-    for (int c = 0; c < count; ++c) {
-      to[c] = channel + c < at.head_dim ? number(from[channel + c]) : 0.0f;
-    }
-  }
-}
+int end_seen(const Attending<T>& at, int row) { return (at.end[row] + kLanes - 1) / kLanes; }
 
-// Scores of all rows at `count` vectors, of which the first is the split's `first`.
-template <typename T, typename Key>
-void score_step(const Attending<T>& at, int first, int count, const Key* const* keys,
-                std::ptrdiff_t stride, Ahead ahead) {
-  const __m256 scale = _mm256_set1_ps(at.scale);
-  const std::ptrdiff_t head_dim = at.head_dim;
-  for (int i = 0; i < at.num_bands; ++i) {
-    const Band& band = at.bands[i];
-    const float* query = at.queries + band.first * at.channels;
-    float* scores = at.scores + band.first * kScoreStride + first * kLanes;
-    switch (band.count) {
-      case 1: score_band<1>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
-      case 2: score_band<2>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
-      case 3: score_band<3>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
-      default: score_band<4>(query, keys, count, stride, head_dim, scale, scores, ahead); break;
-    }
-    ahead = kNothingAhead;
-  }
-}
-
-// Weighted values of all rows at `count` vectors from `first` on, in `width` channels from `channel`
-// on; these are the channels from `from` on in `values`. The rows of a band need not see the same
-// positions: those that all see are taken together, those before and after row by row. So no row
-// ever touches what it does not see.
-template <typename T, typename Value>
-void value_step(const Attending<T>& at, int first, int count, std::ptrdiff_t channel, int width,
-                const Value* const* values, std::ptrdiff_t stride, std::ptrdiff_t from,
-                Ahead ahead) {
-  const int start = first * kLanes;
-  const int stop = (first + count) * kLanes;
-  const std::ptrdiff_t channels = at.channels;
-  for (int i = 0; i < at.num_bands; ++i) {
-    const Band& band = at.bands[i];
-    const float* weights = at.scores + band.first * kScoreStride + start;
-    float* sums = at.part + band.first * channels + channel;
-    const auto add_row = [&](int r, int low, int high) {
-      const int begin = larger(at.begin[band.first + r], low) - start;
-      const int end = smaller(at.end[band.first + r], high) - start;
-      if (begin >= end) return;
-      add_values_band<1>(weights + r * kScoreStride, values, stride, from, width, begin, end,
-                         sums + r * channels, channels, kNothingAhead);
-    };
-    if (!band.is_even) {
-      const int high = smaller(band.common_begin, stop);
-      for (int r = 0; r < band.count; ++r) add_row(r, start, high);
-    }
-    const int begin = larger(band.common_begin, start) - start;
-    const int end = smaller(band.common_end, stop) - start;
-    if (begin < end) {
-      switch (band.count) {
-        case 1:
-          add_values_band<1>(weights, values, stride, from, width, begin, end, sums, channels,
-                             ahead);
-          break;
-        case 2:
-          add_values_band<2>(weights, values, stride, from, width, begin, end, sums, channels,
-                             ahead);
-          break;
-        case 3:
-          add_values_band<3>(weights, values, stride, from, width, begin, end, sums, channels,
-                             ahead);
-          break;
-        default:
-          add_values_band<4>(weights, values, stride, from, width, begin, end, sums, channels,
-                             ahead);
-          break;
-      }
-      ahead = kNothingAhead;
-    }
-    if (!band.is_even) {
-      const int low = larger(band.common_end, start);
-      for (int r = 0; r < band.count; ++r) add_row(r, low, stop);
-    }
-  }
-}
-
-// Turns a row's scores into weights.
+// Lanes of the vector that a row sees.
 template <typename T>
-void weigh(Attending<T>& at, int row) {
+__m256 seen_lanes(const Attending<T>& at, int row, int vector) {
+  const int start = vector * kLanes;
+  return _mm256_castsi256_ps(_mm256_andnot_si256(first_lanes(at.begin[row] - start),
+                                                 first_lanes(at.end[row] - start)));
+}
+
+// The largest score of a row. Caps the scores before, and makes those of hidden positions in the
+// vectors at the edges minus infinity.
+template <typename T>
+float find_peak(Attending<T>& at, int row) {
   float* scores = at.scores + row * kScoreStride;
-  const int first = at.begin[row] / kLanes * kLanes;
-  const int end = at.end[row];
+  const int first = first_seen(at, row);
+  const int end = end_seen(at, row);
   const float soft_cap = at.layer.soft_cap;
   if (soft_cap != 0.0f) {
     const __m256 cap = _mm256_set1_ps(soft_cap);
     const __m256 inverse = _mm256_set1_ps(1.0f / soft_cap);
-    for (int i = first; i < end; i += kLanes) {
-      const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(scores + i), inverse);
-      _mm256_storeu_ps(scores + i, _mm256_mul_ps(cap, tanh_f32(x)));
+    for (int v = first; v < end; ++v) {
+      const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(scores + v * kLanes), inverse);
+      _mm256_storeu_ps(scores + v * kLanes, _mm256_mul_ps(cap, tanh_f32(x)));
     }
   }
   const __m256 hidden = _mm256_set1_ps(-kInfinity);
-  if (at.begin[row] != first) {
-    const __m256 before = _mm256_castsi256_ps(first_lanes(at.begin[row] - first));
-    float* edge = scores + first;
-    _mm256_storeu_ps(edge, _mm256_blendv_ps(_mm256_loadu_ps(edge), hidden, before));
+  for (const int v : {first, end - 1}) {
+    float* edge = scores + v * kLanes;
+    _mm256_storeu_ps(edge,
+                     _mm256_blendv_ps(hidden, _mm256_loadu_ps(edge), seen_lanes(at, row, v)));
   }
-  if (end % kLanes != 0) {
-    const __m256 seen = _mm256_castsi256_ps(first_lanes(end % kLanes));
-    float* edge = scores + end / kLanes * kLanes;
-    _mm256_storeu_ps(edge, _mm256_blendv_ps(hidden, _mm256_loadu_ps(edge), seen));
-  }
-
   __m256 peaks = hidden;
-  for (int i = first; i < end; i += kLanes) {
-    peaks = _mm256_max_ps(_mm256_loadu_ps(scores + i), peaks);
+  for (int v = first; v < end; ++v) {
+    peaks = _mm256_max_ps(_mm256_loadu_ps(scores + v * kLanes), peaks);
   }
-  at.part_peak[row] = max_lanes(peaks);
-  const __m256 peak = _mm256_set1_ps(at.part_peak[row]);
-  __m256 sum = _mm256_setzero_ps();
-  for (int i = first; i < end; i += kLanes) {
-    const __m256 weight = weight_f32(_mm256_sub_ps(_mm256_loadu_ps(scores + i), peak));
-    sum = _mm256_add_ps(sum, weight);
-    _mm256_storeu_ps(scores + i, weight);
-  }
-  at.part_sum[row] = sum_lanes(sum);
+  return max_lanes(peaks);
 }
 
 }  // namespace

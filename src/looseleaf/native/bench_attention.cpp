@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -10,24 +11,48 @@
 #include "attention.h"
 #include "attention_plan.h"
 #include "half.h"
+#include "kv_integer.h"
 #include "threads.h"
 
 namespace looseleaf {
 
 namespace {
 
-// Numbers between -1 and 1. A short period will do: nothing depends on them but that they are
-// ordinary.
-template <typename Number, typename Convert>
-std::vector<Number> numbers(std::size_t count, std::uint32_t seed, const Convert& convert) {
-  constexpr std::size_t kPeriod = 8191;
+// Numbers between -1 and 1.
+std::vector<float> numbers(std::size_t count, std::uint32_t seed) {
   std::mt19937 generator(seed);
   std::uniform_real_distribution<float> between(-1.0F, 1.0F);
-  std::vector<Number> result(count);
-  const std::size_t drawn = std::min(count, kPeriod);
-  for (std::size_t i = 0; i < drawn; ++i) result[i] = convert(between(generator));
-  for (std::size_t i = drawn; i < count; ++i) result[i] = result[i - kPeriod];
+  std::vector<float> result(count);
+  for (float& number : result) number = between(generator);
   return result;
+}
+
+// The first heads of a cache, repeated: nothing depends on the numbers but that they are ordinary.
+std::vector<std::byte> make_cache(const AttentionBench& bench, std::size_t num_bytes,
+                                  std::uint32_t seed) {
+  const auto count = static_cast<std::size_t>(bench.head_dim * bench.block_size);
+  const std::vector<float> drawn = numbers(count, seed);
+  std::vector<std::byte> head(
+      static_cast<std::size_t>(kv_head_bytes(bench.type, bench.head_dim, bench.block_size)));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (bench.type == KVType::f32) {
+      std::memcpy(head.data() + i * sizeof(float), &drawn[i], sizeof(float));
+    } else {
+      const std::uint16_t half = f16_from_f32(drawn[i]);
+      const auto integer = static_cast<std::int16_t>(drawn[i] * kValueMost);
+      std::memcpy(head.data() + i * 2, bench.type == KVType::f16 ? static_cast<const void*>(&half)
+                                                                 : &integer, 2);
+    }
+  }
+  for (std::size_t i = count * 2; bench.type == KVType::int16 && i < head.size(); i += 4) {
+    const float scale = 1.0F / kValueMost;
+    std::memcpy(head.data() + i, &scale, sizeof(scale));
+  }
+  std::vector<std::byte> cache(num_bytes);
+  for (std::size_t i = 0; i < num_bytes; i += head.size()) {
+    std::memcpy(cache.data() + i, head.data(), head.size());
+  }
+  return cache;
 }
 
 // Blocks of each sequence in order: the shared ones, then its own.
@@ -57,20 +82,11 @@ double bench_attention(const AttentionBench& bench, int num_threads, int repeats
   const std::vector<std::int32_t> tables = make_tables(bench, shared_blocks, blocks_per_sequence);
   const auto num_blocks = static_cast<std::size_t>(
       shared_blocks + (blocks_per_sequence - shared_blocks) * bench.num_sequences);
-  const std::size_t cache_size = num_blocks * static_cast<std::size_t>(bench.num_kv_heads) *
-                                 static_cast<std::size_t>(bench.head_dim * bench.block_size);
-  std::vector<float> floats[2];
-  std::vector<std::uint16_t> halves[2];
-  const void* caches[2];
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    if (bench.type == KVType::f32) {
-      floats[i] = numbers<float>(cache_size, i, [](float x) { return x; });
-      caches[i] = floats[i].data();
-    } else {
-      halves[i] = numbers<std::uint16_t>(cache_size, i, [](float x) { return f16_from_f32(x); });
-      caches[i] = halves[i].data();
-    }
-  }
+  const std::size_t num_heads = num_blocks * static_cast<std::size_t>(bench.num_kv_heads);
+  const auto head_bytes =
+      static_cast<std::size_t>(kv_head_bytes(bench.type, bench.head_dim, bench.block_size));
+  std::vector<std::byte> caches[2];
+  for (std::uint32_t i = 0; i < 2; ++i) caches[i] = make_cache(bench, num_heads * head_bytes, i);
   std::vector<AttentionSequence> sequences;
   for (std::int32_t i = 0; i < bench.num_sequences; ++i) {
     sequences.push_back({tables.data() + i * blocks_per_sequence, i, bench.context - 1, 1});
@@ -78,8 +94,7 @@ double bench_attention(const AttentionBench& bench, int num_threads, int repeats
   const AttentionShape shape{bench.num_heads, bench.num_kv_heads, bench.head_dim, bench.block_size,
                              0};
   const auto row = static_cast<std::size_t>(bench.num_heads * bench.head_dim);
-  const std::vector<float> queries =
-      numbers<float>(row * sequences.size(), 2, [](float x) { return x; });
+  const std::vector<float> queries = numbers(row * sequences.size(), 2);
   std::vector<float> out(queries.size());
   ThreadPool pool(num_threads);
   AttentionPlan plan;
@@ -87,7 +102,7 @@ double bench_attention(const AttentionBench& bench, int num_threads, int repeats
   const std::size_t workspace_size = workspace_floats(shape);
   std::vector<float> workspace(workspace_size * static_cast<std::size_t>(pool.size()));
   const AttentionLayer layer{0.125F,    0.0F,      bench.type, queries.data(),
-                             caches[0], caches[1], out.data()};
+                             caches[0].data(), caches[1].data(), out.data()};
   const auto run = [&] {
     pool.run(plan.num_tasks(), 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       attention_kernels().run_tasks(layer, plan.work(), begin, end,

@@ -18,10 +18,7 @@ double attention(std::int32_t num_sequences, std::int32_t context, std::int32_t 
                  std::int32_t num_heads, std::int32_t num_kv_heads, std::int32_t head_dim,
                  std::int32_t block_size, bool contiguous, int threads, int repeats,
                  const std::string& kv_type) {
-  if (kv_type != "f32" && kv_type != "f16") {
-    throw std::invalid_argument("no type of keys and values is called " + kv_type);
-  }
-  const KVType type = kv_type == "f16" ? KVType::f16 : KVType::f32;
+  const KVType type = kv_type_of(kv_type);
   nb::gil_scoped_release release;
   return bench_attention({num_sequences, context, shared, num_heads, num_kv_heads, head_dim,
                           block_size, contiguous, type},

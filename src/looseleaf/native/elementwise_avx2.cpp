@@ -2,6 +2,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
+#include "kv_integer.h"
 #include "vecmath_avx2.h"
 
 namespace looseleaf {
@@ -182,12 +183,128 @@ void write_kv(const KVWrite& call, T* key_cache, T* value_cache) {
   }
 }
 
+// The scale of a row of numbers that become integers up to `most`, as `integer_scale` has it. A
+// multiple of 8 numbers.
+struct RowScale {
+  float scale;
+  float inverse;
+};
+
+RowScale scale_of(const float* row, std::ptrdiff_t count, std::int32_t most) {
+  __m256i largest = _mm256_setzero_si256();
+  for (std::ptrdiff_t i = 0; i < count; i += 8) {
+    largest = _mm256_max_epi32(largest, magnitudes(_mm256_loadu_ps(row + i)));
+  }
+  const float scale = max_magnitude(largest) / static_cast<float>(most);
+  if (scale < kLeastScale) return {0.0f, 0.0f};
+  if (!(scale <= kMostScale)) return {scale, 0.0f};
+  return {scale, 1.0f / scale};
+}
+
+__m256i to_integers(const float* from, RowScale scale) {
+  if (scale.inverse == 0.0f) return _mm256_setzero_si256();
+  return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(from), _mm256_set1_ps(scale.inverse)));
+}
+
+// The low 16 bits of each lane of `even`, and those of `odd` above them.
+__m256i interleave(__m256i even, __m256i odd) {
+  return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
+}
+
+// Keys of `count` tokens side by side, to `to`: [pair of channels][block_size][2].
+void write_integer_keys(const float* keys, std::ptrdiff_t stride, std::ptrdiff_t count,
+                        std::ptrdiff_t head_dim, std::ptrdiff_t block_size, std::int16_t* to,
+                        float* scales) {
+  RowScale of_row[8];
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    of_row[i] = scale_of(keys + i * stride, head_dim, kKeyMost);
+    scales[i] = of_row[i].scale;
+  }
+  for (std::ptrdiff_t channel = 0; channel < head_dim; channel += 8) {
+    // Four pairs of each token.
+    alignas(32) std::int32_t pairs[8][4];
+    for (std::ptrdiff_t i = 0; i < count; ++i) {
+      const __m256i numbers = to_integers(keys + i * stride + channel, of_row[i]);
+      const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(numbers, numbers), 0x08);
+      _mm_store_si128(reinterpret_cast<__m128i*>(pairs[i]), _mm256_castsi256_si128(packed));
+    }
+    for (std::ptrdiff_t pair = 0; pair < 4; ++pair) {
+      std::int16_t* out = to + (channel / 2 + pair) * block_size * 2;
+      for (std::ptrdiff_t i = 0; i < count; ++i) {
+        __builtin_memcpy(out + 2 * i, &pairs[i][pair], sizeof(std::int32_t));
+      }
+    }
+  }
+}
+
+// Values of one token or, `is_pair`, of two side by side, to `to`: [pair of tokens][head_dim][2].
+void write_integer_values(const float* values, std::ptrdiff_t stride, bool is_pair,
+                          std::ptrdiff_t head_dim, std::int16_t* to, float* scales) {
+  const RowScale first = scale_of(values, head_dim, kValueMost);
+  scales[0] = first.scale;
+  if (is_pair) {
+    const RowScale second = scale_of(values + stride, head_dim, kValueMost);
+    scales[1] = second.scale;
+    for (std::ptrdiff_t i = 0; i < head_dim; i += 8) {
+      const __m256i both =
+          interleave(to_integers(values + i, first), to_integers(values + stride + i, second));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * 2), both);
+    }
+    return;
+  }
+  // Another thread may be writing what lies between.
+  for (std::ptrdiff_t i = 0; i < head_dim; i += 8) {
+    alignas(32) std::int32_t numbers[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(numbers), to_integers(values + i, first));
+    for (int j = 0; j < 8; ++j) to[(i + j) * 2] = static_cast<std::int16_t>(numbers[j]);
+  }
+}
+
+void write_integers(const KVWrite& call) {
+  const std::ptrdiff_t head_dim = call.head_dim;
+  const std::ptrdiff_t block_size = call.block_size;
+  const std::ptrdiff_t head_numbers = (head_dim + 2) * block_size;
+  const std::ptrdiff_t row_floats = call.num_kv_heads * head_dim;
+  for (std::int64_t token = 0; token < call.num_tokens;) {
+    const std::ptrdiff_t block = call.slots[token] / block_size;
+    const std::ptrdiff_t offset = call.slots[token] % block_size;
+    std::ptrdiff_t run = 1;
+    const std::int64_t limit = call.num_tokens - token;
+    while (run < 8 && run < limit && offset + run < block_size &&
+           call.slots[token + run] == call.slots[token] + run) {
+      ++run;
+    }
+    for (std::ptrdiff_t head = 0; head < call.num_kv_heads; ++head) {
+      const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_numbers;
+      const float* key = call.keys + token * row_floats + head * head_dim;
+      const float* value = call.values + token * row_floats + head * head_dim;
+      auto* keys = static_cast<std::int16_t*>(call.key_cache) + start;
+      auto* values = static_cast<std::int16_t*>(call.value_cache) + start;
+      write_integer_keys(key, row_floats, run, head_dim, block_size, keys + offset * 2,
+                         reinterpret_cast<float*>(keys + head_dim * block_size) + offset);
+      float* scales = reinterpret_cast<float*>(values + head_dim * block_size);
+      for (std::ptrdiff_t i = 0; i < run;) {
+        const std::ptrdiff_t at = offset + i;
+        const bool is_pair = at % 2 == 0 && i + 1 < run;
+        write_integer_values(value + i * row_floats, row_floats, is_pair, head_dim,
+                             values + at / 2 * head_dim * 2 + at % 2, scales + at);
+        i += is_pair ? 2 : 1;
+      }
+    }
+    token += run;
+  }
+}
+
 void write_kv(const KVWrite& call) {
-  if (call.type == KVType::f16) {
-    write_kv(call, static_cast<std::uint16_t*>(call.key_cache),
-             static_cast<std::uint16_t*>(call.value_cache));
-  } else {
-    write_kv(call, static_cast<float*>(call.key_cache), static_cast<float*>(call.value_cache));
+  switch (call.type) {
+    case KVType::f32:
+      write_kv(call, static_cast<float*>(call.key_cache), static_cast<float*>(call.value_cache));
+      return;
+    case KVType::f16:
+      write_kv(call, static_cast<std::uint16_t*>(call.key_cache),
+               static_cast<std::uint16_t*>(call.value_cache));
+      return;
+    case KVType::int16: write_integers(call); return;
   }
 }
 

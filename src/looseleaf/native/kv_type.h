@@ -1,15 +1,37 @@
-// The types of numbers that the KV cache holds.
+// How the KV cache holds numbers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
 
 namespace looseleaf {
 
 // f16: IEEE binary16, for half the memory and half the reading. Numbers are rounded to nearest even
 // as they are written; those beyond its range become infinite. All arithmetic stays in float32.
-enum class KVType : std::int32_t { f32, f16 };
+//
+// int16: integers, and a scale for each token and head. In the memory of f16 (and a little more), and
+// as exact, but multiplied as integers: twice as many at once as floats. Needs a block size and a
+// head_dim that are multiples of `kIntegerStep`.
+enum class KVType : std::int32_t { f32, f16, int16 };
 
-constexpr std::size_t kv_bytes(KVType type) { return type == KVType::f16 ? 2 : 4; }
+// The type called "f32", "f16" or "int16". Throws std::invalid_argument for another name.
+inline KVType kv_type_of(std::string_view name) {
+  if (name == "f32") return KVType::f32;
+  if (name == "f16") return KVType::f16;
+  if (name == "int16") return KVType::int16;
+  throw std::invalid_argument("no type of keys and values is called " + std::string(name));
+}
+
+inline constexpr std::int32_t kIntegerStep = 8;
+
+// Of keys or of values: one head in one block.
+constexpr std::int64_t kv_head_bytes(KVType type, std::int64_t head_dim, std::int64_t block_size) {
+  const std::int64_t numbers = head_dim * block_size;
+  if (type == KVType::f32) return numbers * 4;
+  return numbers * 2 + (type == KVType::int16 ? block_size * 4 : 0);
+}
 
 }  // namespace looseleaf

@@ -377,8 +377,8 @@ std::int64_t Runtime::num_rows(const Pass& pass, const StepInput& step) const {
 
 // Of keys or of values, in one layer.
 std::int64_t Runtime::block_bytes() const {
-  return static_cast<std::int64_t>(kv_bytes(borrowed_.kv_type)) * shape_.num_kv_heads *
-         shape_.head_dim * shape_.block_size;
+  return shape_.num_kv_heads *
+         kv_head_bytes(borrowed_.kv_type, shape_.head_dim, shape_.block_size);
 }
 
 }  // namespace looseleaf

@@ -32,12 +32,6 @@ using Matrix = std::tuple<std::string, std::int64_t, std::int64_t, Array<const s
 // (kind, target, first, second, weight, bias, layer, window, number)
 using OpTuple = std::tuple<int, int, int, int, int, int, int, int, float>;
 
-KVType kv_type_of(const std::string& name) {
-  if (name == "f32") return KVType::f32;
-  if (name == "f16") return KVType::f16;
-  throw std::invalid_argument("no type of keys and values is called " + name);
-}
-
 template <typename Table>
 const Table& kernels_or_throw(const Table* table, const std::string& name) {
   if (table == nullptr) throw std::invalid_argument("this processor cannot run kernels " + name);
@@ -73,12 +67,23 @@ std::unique_ptr<Runtime> make_runtime(
   }
   const auto [layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens, quantizes] =
       shape;
+  const KVType type = kv_type_of(kv_type);
+  if (type == KVType::int16 && (head_dim % kIntegerStep != 0 || block_size % kIntegerStep != 0)) {
+    throw std::invalid_argument("int16 needs a head_dim and a block size that are multiples of 8");
+  }
+  const std::int64_t cache_bytes =
+      layers * num_blocks * kv_heads * kv_head_bytes(type, head_dim, block_size);
+  for (const auto& cache : {keys, values}) {
+    if (static_cast<std::int64_t>(cache.size()) != cache_bytes) {
+      throw std::invalid_argument("a KV cache has the wrong size");
+    }
+  }
   const bool automatic = kernels == "auto";
   return std::make_unique<Runtime>(
       Shape{layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens, quantizes},
       std::move(buffer_records), op_records,
       Borrowed{std::move(packed), std::move(vector_data), std::move(tables),
-               kv_type_of(kv_type), reinterpret_cast<std::byte*>(keys.data()),
+               type, reinterpret_cast<std::byte*>(keys.data()),
                reinterpret_cast<std::byte*>(values.data())},
       num_threads,
       Kernels{automatic ? gemm_kernels() : kernels_or_throw(gemm_kernels(kernels), kernels),

@@ -78,6 +78,18 @@ static inline float max_lanes(__m256 lanes) {
   return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
 }
 
+// A bit pattern compared as an integer: a NaN is the largest of all. Of magnitudes.
+static inline float max_magnitude(__m256i lanes) {
+  __m128i most = _mm_max_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4E));
+  most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xB1));
+  return _mm_cvtss_f32(_mm_castsi128_ps(most));
+}
+
+static inline __m256i magnitudes(__m256 x) {
+  return _mm256_castps_si256(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), x));
+}
+
 // All ones in the first `count` (0..8) lanes: for masked loads and stores at the end of a row.
 static inline __m256i first_lanes(int count) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -3,29 +3,17 @@
 // For attention_avx2.cpp alone, and in an anonymous namespace for the reason given there.
 #pragma once
 
-#include "attention.h"
+#include "attention_split_avx2.h"
 #include "vecmath_avx2.h"
 
 namespace looseleaf {
 
 namespace {
 
-constexpr int kLanes = 8;
-// From the scores of a row to those of the next: rows that are not apart by a power of two do not
-// crowd into few sets of the cache.
-constexpr int kScoreStride = kAttentionSplit + 16;
-
-constexpr int kSplitVectors = kAttentionSplit / kLanes;
-
-// What is read once for all rows, of a size that stays in the first-level cache: of keys,
-// `kKeyVectors` times 8 positions; of values, `kValueVectors` times 8 in `kValueChannels` channels.
-constexpr int kKeyVectors = 4;
+// The values that are read once for all rows, of a size that stays in the first-level cache:
+// `kValueVectors` times 8 positions in `kValueChannels` channels.
 constexpr int kValueVectors = 8;
 constexpr int kValueChannels = 32;
-
-constexpr int smaller(int a, int b) { return a < b ? a : b; }
-constexpr int larger(int a, int b) { return a < b ? b : a; }
-constexpr int clamp(int x, int low, int high) { return smaller(larger(x, low), high); }
 
 __m256 load(const float* from) { return _mm256_loadu_ps(from); }
 __m256 load(const std::uint16_t* from) {

@@ -1,0 +1,16 @@
+"""How the KV cache holds numbers, under the names that users give."""
+
+KV_NUMBER_BYTES = {"f32": 4, "f16": 2, "int16": 2}
+
+INT16_STEP = 8
+"""`int16` needs a block size and a head_dim that are multiples of this."""
+
+
+def scale_bytes(dtype: str) -> int:
+    """What every token and head has besides its numbers."""
+    return 4 if dtype == "int16" else 0
+
+
+def kv_row_bytes(dtype: str, head_dim: int) -> int:
+    """Of one token's keys, or of its values, in one head."""
+    return head_dim * KV_NUMBER_BYTES[dtype] + scale_bytes(dtype)
