@@ -24,7 +24,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.num_evictable = 0
         self._events = events
-        self._blocks = [Block(BlockId(i)) for i in range(num_blocks)]
+        self._blocks = list(map(Block, map(BlockId, range(num_blocks))))
         self._queue = FreeQueue(self._blocks)
         self._index: dict[bytes, Block] = {}
         # Children of a prefix, sorted by their tokens: the longest common prefix with any given

@@ -29,10 +29,12 @@ class FreeQueue:
 
     def __init__(self, blocks: list[Block]) -> None:
         self._head, self._tail = Block(BlockId(-1)), Block(BlockId(-1))
-        self._head.next, self._tail.prev = self._tail, self._head
-        self._size = 0
+        self._size = len(blocks)
+        last = self._head
         for block in blocks:
-            self.push_back(block)
+            last.next, block.prev = block, last
+            last = block
+        last.next, self._tail.prev = self._tail, last
 
     def __len__(self) -> int:
         return self._size

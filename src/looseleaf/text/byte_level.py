@@ -96,18 +96,13 @@ def byte_level(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> Scheme:
     return Scheme(
         model=build_bpe(
             vocabulary.ids_by_token(),
-            [_pair(merge) for merge in merges],
+            [tuple(merge.split(" ", 1)) for merge in merges],
             ignore_merges=family.ignore_merges,
         ),
         piece_bytes=_piece_bytes,
         pre_tokenizer=_pre_tokenizer(family),
         adds_bos=family.adds_bos,
     )
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
 
 
 def _pre_tokenizer(family: _Family) -> PreTokenizer:

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from looseleaf.text.errors import TokenizerError
 
@@ -65,13 +69,17 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @cached_property
+    def _types(self) -> NDArray[Any]:
+        return np.array(self.types)
+
     def ids_by_token(self) -> dict[str, int]:
         return dict(zip(self.tokens, range(len(self)), strict=True))
 
     def ids_of(self, *types: TokenType) -> list[int]:
         """The ids of all tokens of these types, in order."""
-        wanted = frozenset(map(int, types))
-        return [token_id for token_id, kind in enumerate(self.types) if kind in wanted]
+        found: list[int] = np.flatnonzero(np.isin(self._types, list(map(int, types)))).tolist()
+        return found
 
     def of_types(self, *types: TokenType) -> list[str]:
         """The non-empty texts of all tokens of these types, in the order of their ids."""
