@@ -7,6 +7,8 @@ from looseleaf.bench.kernels import Kernels
 from looseleaf.bench.progress import Advance
 from looseleaf.bench.shapes import ModelShapes
 from looseleaf.bench.timing import Timed, alternating_seconds
+from looseleaf.core.errors import ConfigError
+from looseleaf.executors.kv_dtype import INT16_STEP
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (1024, 4096)
@@ -14,6 +16,18 @@ NUM_SEQUENCES = 32
 """Whose blocks are in order or shuffled: enough that their KV is in no cache."""
 
 NUM_SHARERS, SHARED_TOKENS, OWN_TOKENS = 64, 4096, 32
+
+
+def block_sizes_for(kv_type: str, head_dim: int) -> list[int]:
+    """Those that this type can have. Raises ConfigError where it can have none."""
+    if kv_type != "int16":
+        return list(BLOCK_SIZES)
+    if head_dim % INT16_STEP:
+        raise ConfigError(
+            f"int16 needs a head_dim that is a multiple of {INT16_STEP}, but this model's is "
+            f"{head_dim}: measure f16"
+        )
+    return [size for size in BLOCK_SIZES if size % INT16_STEP == 0]
 
 
 class Attention:

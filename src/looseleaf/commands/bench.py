@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-type",
         default="f32",
         choices=("f32", "f16", "int16"),
-        help="how keys and values are stored",
+        help="how keys and values are stored; int16 at block sizes that are multiples of 8",
     )
     _add_threads(attention)
     add_execution(add("startup", KERNELS["startup"], _run_startup, 5))
@@ -178,8 +178,8 @@ def _run_gemm(options: argparse.Namespace) -> None:
 
 def _run_attention(options: argparse.Namespace) -> None:
     from looseleaf.bench.attention import (
-        BLOCK_SIZES,
         Attention,
+        block_sizes_for,
         measure_attention,
         num_comparisons,
     )
@@ -187,15 +187,17 @@ def _run_attention(options: argparse.Namespace) -> None:
     from looseleaf.bench.shapes import model_shapes
     from looseleaf.bench.tables import show_attention
 
+    shapes = model_shapes(resolve(options.model, cache_dir=options.cache_dir))
+    block_sizes = block_sizes_for(options.kv_type, shapes.head_dim)
     attention = Attention(
         kernels(),
-        model_shapes(resolve(options.model, cache_dir=options.cache_dir)),
+        shapes,
         threads=_threads(options),
         kv_type=options.kv_type,
         rounds=options.rounds,
     )
-    with progress("comparisons", num_comparisons(BLOCK_SIZES)) as advance:
-        figures = measure_attention(attention, BLOCK_SIZES, advance)
+    with progress("comparisons", num_comparisons(block_sizes)) as advance:
+        figures = measure_attention(attention, block_sizes, advance)
     figures |= {"kv_type": options.kv_type, "threads": _threads(options)}
     _report(options, "attention", figures, show_attention)
 

@@ -19,6 +19,7 @@ double attention(std::int32_t num_sequences, std::int32_t context, std::int32_t 
                  std::int32_t block_size, bool contiguous, int threads, int repeats,
                  const std::string& kv_type) {
   const KVType type = kv_type_of(kv_type);
+  check_kv_shape(type, head_dim, block_size);
   nb::gil_scoped_release release;
   return bench_attention({num_sequences, context, shared, num_heads, num_kv_heads, head_dim,
                           block_size, contiguous, type},

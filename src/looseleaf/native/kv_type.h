@@ -27,6 +27,13 @@ inline KVType kv_type_of(std::string_view name) {
 
 inline constexpr std::int32_t kIntegerStep = 8;
 
+// Throws std::invalid_argument where a type cannot be had.
+inline void check_kv_shape(KVType type, std::int32_t head_dim, std::int32_t block_size) {
+  if (type == KVType::int16 && (head_dim % kIntegerStep != 0 || block_size % kIntegerStep != 0)) {
+    throw std::invalid_argument("int16 needs a head_dim and a block size that are multiples of 8");
+  }
+}
+
 // Of keys or of values: one head in one block.
 constexpr std::int64_t kv_head_bytes(KVType type, std::int64_t head_dim, std::int64_t block_size) {
   const std::int64_t numbers = head_dim * block_size;

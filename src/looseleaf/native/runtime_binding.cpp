@@ -68,9 +68,7 @@ std::unique_ptr<Runtime> make_runtime(
   const auto [layers, heads, kv_heads, head_dim, block_size, num_blocks, max_tokens, quantizes] =
       shape;
   const KVType type = kv_type_of(kv_type);
-  if (type == KVType::int16 && (head_dim % kIntegerStep != 0 || block_size % kIntegerStep != 0)) {
-    throw std::invalid_argument("int16 needs a head_dim and a block size that are multiples of 8");
-  }
+  check_kv_shape(type, head_dim, block_size);
   const std::int64_t cache_bytes =
       layers * num_blocks * kv_heads * kv_head_bytes(type, head_dim, block_size);
   for (const auto& cache : {keys, values}) {
