@@ -31,9 +31,10 @@ from looseleaf.core.block_pool import BlockPool
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.config import CacheConfig, SchedulerConfig
 from looseleaf.core.hashing import BlockHasher
-from looseleaf.core.request import Request, SamplingParams
+from looseleaf.core.request import Request
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, StepResult
+from looseleaf.sampling.params import SamplingParams
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 10_000

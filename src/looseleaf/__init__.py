@@ -13,7 +13,7 @@ _EXPORTS = {
     "LLM": "looseleaf.engine.llm",
     "CompletionOutput": "looseleaf.engine.llm",
     "RequestOutput": "looseleaf.engine.llm",
-    "SamplingParams": "looseleaf.core.request",
+    "SamplingParams": "looseleaf.sampling.params",
     "LooseleafError": "looseleaf.core.errors",
     "ConfigError": "looseleaf.core.errors",
     "CapacityError": "looseleaf.core.errors",
@@ -32,8 +32,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from looseleaf.core.errors import CapacityError, ConfigError, LooseleafError
-    from looseleaf.core.request import SamplingParams
     from looseleaf.engine.llm import LLM, CompletionOutput, RequestOutput
+    from looseleaf.sampling.params import SamplingParams
 
 
 def __getattr__(name: str) -> Any:

@@ -205,3 +205,21 @@ def test_a_real_process_answers_the_same(spawn, tiny_model: Path, expected) -> N
     assert outcome.err == ""
     assert outcome.json["output_token_ids"] == list(expected.outputs[0].token_ids)
     assert outcome.json["text"] == expected.outputs[0].text
+
+
+def test_what_changes_logits(generate, expected) -> None:
+    def tokens(*options: str) -> list[int]:
+        ids: list[int] = generate("--prompt", "hello there", *GREEDY, *options, "--json").json[
+            "output_token_ids"
+        ]
+        return ids
+
+    free = list(expected.outputs[0].token_ids)
+    assert tokens("--logit-bias", "70=100") == [70] * 12
+    assert set(tokens("--allowed-token-ids", "70,71")) <= {70, 71}
+    assert free[0] not in tokens("--logit-bias", f"{free[0]}=-100")
+    assert tokens("--repetition-penalty", "1.5", "--presence-penalty", "1") != free
+    assert tokens("--min-tokens", "12", "--stop", "e") == free
+    generate("--prompt", "x", "--logit-bias", "a=b").check_refused("'a=b'", "198=-5")
+    generate("--prompt", "x", "--allowed-token-ids", "1;2").check_refused("'1;2'", "1,2,3")
+    generate("--prompt", "x", "--logit-bias", "999=1").check_refused("logit_bias", "999", "258")

@@ -19,7 +19,8 @@ ENGINE_FLAGS = (
 )
 SAMPLING_FLAGS = (
     *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--stop"),
-    "--ignore-eos",
+    *("--ignore-eos", "--min-tokens", "--presence-penalty", "--frequency-penalty"),
+    *("--repetition-penalty", "--logit-bias", "--bad-word", "--allowed-token-ids"),
 )
 FLAGS = {
     "serve": (
@@ -40,6 +41,10 @@ FLAGS = {
     "bench": (),
     "perplexity": (
         *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),
+        *("--activations", "--kv-cache-dtype"),
+    ),
+    "verify": (
+        *("--json", "--prompt-tokens", "--max-tokens", "--executor", "--threads"),
         *("--activations", "--kv-cache-dtype"),
     ),
     "doctor": ("--json", "--no-bandwidth"),

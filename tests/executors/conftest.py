@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from looseleaf.core.free_queue import BlockId
-from looseleaf.core.request import RequestId, SamplingParams
+from looseleaf.core.request import RequestId
 from looseleaf.core.step import Sample, ScheduledSequence, Step, StepResult
 from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.models.config import ModelConfig
@@ -16,6 +16,7 @@ from looseleaf.models.llama import page
 from looseleaf.models.rope import RopeConfig
 from looseleaf.program.program import Program
 from looseleaf.program.trace import trace
+from looseleaf.sampling.params import SamplingParams
 
 Floats = NDArray[np.float32]
 GREEDY = SamplingParams(temperature=0)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from looseleaf.compiled import compiled
-from looseleaf.core.request import SamplingParams
-from looseleaf.core.step import Step
+from looseleaf.core.step import History, Step
 from looseleaf.executors import draw as module
 from looseleaf.executors.batch import SequenceRange, make_batch
 from looseleaf.executors.draw import Drawn, draw, draw_in_python, draw_natively
 from looseleaf.executors.rows import Rows
 from looseleaf.sampling.logprobs import FLOOR
+from looseleaf.sampling.params import SamplingParams
 
 VOCAB = 500
 native = compiled()
@@ -103,3 +103,46 @@ def test_nothing_wanted_is_nothing_drawn(scheduled: Any) -> None:
     rows.update(step)
     parts = make_batch(step, rows).ranges
     assert draw(parts, np.zeros((0, VOCAB), np.float32), None) == Drawn((), (), ((),))
+
+
+@needs_native
+@pytest.mark.parametrize("num_valid_tokens", [None, 300])
+def test_both_ways_edit_rows_alike(scheduled: Any, num_valid_tokens: int | None) -> None:
+    penalised = SamplingParams(
+        seed=5,
+        repetition_penalty=1.4,
+        presence_penalty=0.5,
+        logit_bias={7: 3.0, 400: 50.0},
+        bad_words_token_ids=((3,), (2, 9)),
+        logprobs=3,
+    )
+    allowed = SamplingParams(temperature=0, allowed_token_ids=frozenset({8, 9, 250, 499}))
+    step = Step(
+        1,
+        (
+            scheduled("a", [1, 2], 2, block_ids=[0], params=penalised)._replace(
+                history=History((1, 3), 3)
+            ),
+            scheduled("b", [4], block_ids=[1], params=allowed),
+            scheduled("c", [5, 6], block_ids=[2], params=SamplingParams(seed=2)),
+        ),
+    )
+    rows = Rows(num_blocks=8, block_size=8)
+    rows.update(step)
+    ranges = make_batch(step, rows).ranges
+    assert list(ranges[0].told.token_ids) == [1, 3, 1, 2]
+    logits = logits_for(ranges)
+    kept = logits.copy()
+    expected = draw_in_python(ranges, logits, num_valid_tokens)
+    assert expected.tokens[1] in (8, 9, 250, 499)
+    assert_same(draw_natively(native, ranges, logits, num_valid_tokens, None), expected)
+    np.testing.assert_array_equal(logits, kept)
+    barred = [part.sequence.samples[0]._replace(barred=frozenset({8, 9, 250})) for part in ranges]
+    held = [
+        part._replace(sequence=part.sequence._replace(samples=(sample,)))
+        for part, sample in zip(ranges, barred, strict=True)
+    ]
+    if num_valid_tokens is None:
+        assert draw(held, logits, None).tokens[1] == 499
+    else:
+        assert draw(held, logits, num_valid_tokens).tokens[1] is None  # nothing is left

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from looseleaf.core.request import SamplingParams
 from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.models.load import LoadedModel, load_model
+from looseleaf.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.model
 

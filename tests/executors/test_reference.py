@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from looseleaf.core.errors import ConfigError
-from looseleaf.core.request import RequestId, SamplingParams
+from looseleaf.core.request import RequestId
 from looseleaf.core.step import BlockCopy
 from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.executors.rows import InvalidStepError
+from looseleaf.sampling.params import SamplingParams
 
 PROMPT = [int(t) for t in np.random.default_rng(5).integers(0, 96, 40)]
 BLOCKS = [9, 3, 12, 0, 7, 30, 21, 22, 5, 17, 41, 40]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.core.request import RequestId, SamplingParams
+from looseleaf.core.request import RequestId
 from looseleaf.core.step import BlockCopy
 from looseleaf.executors.rows import InvalidStepError
 from looseleaf.executors.scripted import (
@@ -15,6 +15,7 @@ from looseleaf.executors.scripted import (
     expected_token,
     extend_chain,
 )
+from looseleaf.sampling.params import SamplingParams
 
 PROMPT = [5, 8, 13, 21, 34, 55, 89, 144, 233]
 

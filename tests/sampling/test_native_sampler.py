@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from looseleaf.compiled import compiled
-from looseleaf.core.request import SamplingParams
 from looseleaf.sampling.logprobs import FLOOR, prompt_logprobs, token_logprobs
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.sampling.random import uniform
 from looseleaf.sampling.sampler import UnusableLogitsError, sample
 
@@ -43,7 +43,7 @@ def drawn(
 ) -> list[Drawn]:
     rows = np.atleast_2d(logits)
     pool = native.ThreadPool(threads)
-    result: list[Drawn] = native.sample(pool, rows, rows.shape[1], draws, [], kernels)[0]
+    result: list[Drawn] = native.sample(pool, rows, rows.shape[1], draws, [], [], kernels)[0]
     return result
 
 
@@ -159,12 +159,20 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="next to each other"):
         native.sample(pool, logits.T, 2, [draw], [])
     with pytest.raises(ValueError, match="cannot run kernels none"):
-        native.sample(pool, logits, 4, [draw], [], "none")
+        native.sample(pool, logits, 4, [draw], [], [], "none")
     for scores in ([(2, 0)], [(-1, 0)], [(0, -1)]):
         with pytest.raises(IndexError):
             native.sample(pool, logits, 4, [], scores)
     with pytest.raises(IndexError):
         native.sample(pool, logits, 4, [draw_tuple(SamplingParams(), 2)], [])
+    ids, values = np.array([0, 4], np.int32), np.zeros(2, np.float32)
+    for edit in (
+        (0, ids, values, False),
+        (1, ids[:1], values[:1], False),
+        (0, ids, values[:1], True),
+    ):
+        with pytest.raises(IndexError, match="edit of"):
+            native.sample(pool, logits, 4, [draw], [], [edit])
     assert native.sample(pool, logits, 4, [], []) == ([], [])
 
 

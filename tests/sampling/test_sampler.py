@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from looseleaf.core.errors import LooseleafError
-from looseleaf.core.request import SamplingParams
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.sampling.random import uniform
 from looseleaf.sampling.sampler import UnusableLogitsError, ranking, sample
 

@@ -73,19 +73,12 @@ def test_c100_null_is_omitted_for_every_field(server: Any, chat_body: Any) -> No
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("logit_bias", {"5": 1}),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -1),
-        ("repetition_penalty", 1.1),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
         ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
         ("structured_outputs", {"regex": "["}),
         ("guided_regex", "["),
-        ("bad_words", ["x"]),
-        ("allowed_token_ids", [1]),
-        ("min_tokens", 3),
         ("prompt_logprobs", 0),
         ("use_beam_search", True),
         ("truncate_prompt_tokens", 5),
@@ -103,6 +96,56 @@ def test_c109_c148_what_is_not_supported_is_refused_by_name(
     assert error["param"] == name
     assert "not supported" in error["message"]
     assert name in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logit_bias", {"5": 1, "7": -100}),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -1),
+        ("repetition_penalty", 1.1),
+        ("bad_words", ["x", " y"]),
+        ("allowed_token_ids", [1, 2]),
+        ("min_tokens", 2),
+    ],
+)
+def test_what_changes_logits_is_taken(server: Any, chat_body: Any, name: str, value: Any) -> None:
+    body = {**chat_body, "max_tokens": 3, name: value}
+    assert server.http().post("/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("logit_bias", {"99999999": 5}, "token 99999999, which is not in the vocabulary"),
+        ("logit_bias", {"-1": 5}, "token -1, which is not in the vocabulary"),
+        ("logit_bias", {"abc": 5}, "'abc' for a token"),
+        ("logit_bias", {"²": 5}, "for a token"),
+        ("logit_bias", {"5": 101}, "between -100 and 100"),
+        ("logit_bias", {str(i): 1 for i in range(2000)}, "at most 1024"),
+        ("presence_penalty", 2.1, "between -2 and 2"),
+        ("frequency_penalty", -2.1, "between -2 and 2"),
+        ("repetition_penalty", 0, "above 0"),
+        ("bad_words", [""], "not empty"),
+        ("bad_words", ["x"] * 257, "at most 256"),
+        ("allowed_token_ids", [], "at least one id"),
+        ("allowed_token_ids", [5, 4000], "token 4000"),
+        ("min_tokens", -1, "between 0 and max_tokens"),
+        ("min_tokens", 9, "between 0 and max_tokens (3)"),
+    ],
+)
+def test_c060_what_cannot_be_is_refused_and_disturbs_nobody(
+    server: Any, chat_body: Any, name: str, value: Any, said: str
+) -> None:
+    client = server.http()
+    body = {**chat_body, "max_tokens": 3, name: value}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == name
+    assert said in error["message"]
+    assert client.post("/v1/chat/completions", json=chat_body).status_code == 200
 
 
 def test_c148_no_template_inside_the_template_arguments(server: Any, chat_body: Any) -> None:

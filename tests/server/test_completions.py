@@ -1,9 +1,13 @@
 """/v1/completions."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from looseleaf.core.step import TokenLogprobs
+from looseleaf.server.completions import best_samples
 
 
 @pytest.mark.parametrize(
@@ -140,11 +144,44 @@ def test_c073_offsets_are_those_of_the_echoed_text(
     assert offsets[-1] == len(text)
 
 
-def test_echo_with_alternatives_is_refused(server: Any) -> None:
-    body = {"model": "tiny", "prompt": "x", "echo": True, "logprobs": 1}
-    answer = server.http().post("/v1/completions", json=body)
-    assert answer.status_code == 400
-    assert "echo" in answer.json()["error"]["message"]
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_with_the_most_likely_tokens(server: Any, stream: bool) -> None:
+    """As evaluation harnesses ask for them; the executor lists a token and those after it."""
+    body = {"model": "tiny", "prompt": "hi", "echo": True, "logprobs": 2, "max_tokens": 0}
+    answer = server.http().post("/v1/completions", json={**body, "stream": stream})
+    line = answer.text.split("\n\n")[0] if stream else answer.text
+    logprobs = json.loads(line.removeprefix("data: "))["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["<|bos|>", "h", "i"]
+    assert logprobs["top_logprobs"][0] is None
+    assert [list(top) for top in logprobs["top_logprobs"][1:]] == [["h", "i"], ["i", "j"]]
+
+
+def test_the_best_of_several(server: Any) -> None:
+    client = server.http()
+    body = {"model": "tiny", "prompt": "hi", "max_tokens": 3, "n": 2, "best_of": 4}
+    answer = client.post("/v1/completions", json=body).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert [choice["logprobs"] for choice in answer["choices"]] == [None, None]
+    assert answer["usage"]["completion_tokens"] == 4 * 3
+    for wrong, said in (
+        ({"best_of": 1}, "at least n, which is 2"),
+        ({"stream": True}, "cannot be streamed"),
+        ({"best_of": 999}, "best_of is 999, but it must be between 1 and 128"),
+    ):
+        refused = client.post("/v1/completions", json=body | wrong)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "best_of"
+        assert said in refused.json()["error"]["message"]
+
+
+def test_the_best_are_the_likeliest_on_average() -> None:
+    def made(index: int, *logprobs: float) -> Any:
+        entries = [TokenLogprobs(value) for value in logprobs]
+        return SimpleNamespace(index=index, logprobs=entries)
+
+    samples = [made(0, -1, -3), made(1, -1.5), made(2), made(3, -1, -1, -2), made(4, -1.5)]
+    assert [s.index for s in best_samples(samples, 3)] == [3, 1, 4]
+    assert best_samples(samples, 5) == samples
 
 
 def test_echo_of_token_ids_and_output(server: Any) -> None:
@@ -164,9 +201,8 @@ def test_logprobs_lists(server: Any) -> None:
     assert logprobs.text_offset == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["suffix", "best_of", "min_tokens"])
-def test_not_supported(server: Any, name: str) -> None:
-    value = "x" if name == "suffix" else 2
+@pytest.mark.parametrize(("name", "value"), [("suffix", "x"), ("use_beam_search", True)])
+def test_not_supported(server: Any, name: str, value: Any) -> None:
     answer = server.http().post(
         "/v1/completions", json={"model": "tiny", "prompt": "x", name: value}
     )

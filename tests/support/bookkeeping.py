@@ -7,10 +7,11 @@ from looseleaf.core.config import CacheConfig, SchedulerConfig
 from looseleaf.core.contiguous import ContiguousTables
 from looseleaf.core.events import EventLog
 from looseleaf.core.hashing import BlockHasher, Hasher, sha256_hasher
-from looseleaf.core.request import Request, SamplingParams
+from looseleaf.core.request import Request
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, Update
 from looseleaf.executors.scripted import ScriptedExecutor, expected_token
+from looseleaf.sampling.params import SamplingParams
 
 VOCAB_SIZE = 1 << 20
 

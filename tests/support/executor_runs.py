@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from looseleaf.core.free_queue import BlockId
-from looseleaf.core.request import RequestId, SamplingParams
+from looseleaf.core.request import RequestId
 from looseleaf.core.step import Sample, ScheduledSequence, Step
 from looseleaf.executors.native import NativeExecutor, native_module
 from looseleaf.executors.packed_weights import PACKED_TYPES, pack
 from looseleaf.executors.reference import ReferenceExecutor
 from looseleaf.models.load import load_program, load_weights, raw_weights
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.weights.gguf import GGUFFile
 
 GREEDY = SamplingParams(temperature=0)

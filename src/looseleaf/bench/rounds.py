@@ -11,9 +11,10 @@ from looseleaf.bench.progress import Advance
 from looseleaf.bench.workloads import Workload
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import ConfigError, LooseleafError
-from looseleaf.core.request import RequestId, SamplingParams
+from looseleaf.core.request import RequestId
 from looseleaf.core.step import Step, StepResult
 from looseleaf.engine.llm import LLM, RequestOutput
+from looseleaf.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ from looseleaf.commands.options import (
     sampling_params,
 )
 from looseleaf.core.errors import CapacityError
-from looseleaf.core.request import SamplingParams
 from looseleaf.engine.build import build
 from looseleaf.engine.llm import LLM
+from looseleaf.sampling.params import SamplingParams
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.policy import POLICIES
-from looseleaf.core.request import SamplingParams
 from looseleaf.engine.settings import (
     ACTIVATIONS,
     EXECUTORS,
@@ -17,6 +16,7 @@ from looseleaf.engine.settings import (
     EngineSettings,
     parse_bytes,
 )
+from looseleaf.sampling.params import SamplingParams
 
 DEFAULTS = EngineSettings()
 
@@ -147,13 +147,65 @@ def add_sampling(
     group.add_argument("--top-k", type=int, default=0, help="0 is off")
     group.add_argument("--top-p", type=float, default=1.0, help="1 is off")
     group.add_argument("--min-p", type=float, default=0.0, help="0 is off")
+    group.add_argument(
+        "--presence-penalty", type=float, default=0.0, metavar="P", help="-2 to 2; 0 is off"
+    )
+    group.add_argument(
+        "--frequency-penalty", type=float, default=0.0, metavar="P", help="-2 to 2; 0 is off"
+    )
+    group.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="counts the prompt too; 1 is off",
+    )
+    group.add_argument(
+        "--logit-bias",
+        type=_bias,
+        action="append",
+        default=[],
+        metavar="ID=BIAS",
+        help="added to the logit of a token, -100 to 100; may be repeated",
+    )
+    group.add_argument(
+        "--bad-word",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="never generate it; may be repeated",
+    )
+    group.add_argument(
+        "--allowed-token-ids",
+        type=_ids,
+        metavar="ID,ID...",
+        help="generate nothing but these tokens",
+    )
     group.add_argument("--seed", type=int, help="the same seed gives the same answer")
+    group.add_argument(
+        "--min-tokens", type=int, default=0, help="do not stop before so many are generated"
+    )
     group.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="stop there; may be repeated"
     )
     group.add_argument(
         "--ignore-eos", action="store_true", help="go on through the model's end tokens"
     )
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token_id, _, bias = text.partition("=")
+    try:
+        return int(token_id), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no token id and bias, like 198=-5") from None
+
+
+def _ids(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} are no token ids, like 1,2,3") from None
 
 
 def engine_settings(options: argparse.Namespace) -> EngineSettings:
@@ -184,7 +236,14 @@ def sampling_params(options: argparse.Namespace, **more: Any) -> SamplingParams:
         top_k=options.top_k,
         top_p=options.top_p,
         min_p=options.min_p,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        repetition_penalty=options.repetition_penalty,
+        logit_bias=dict(options.logit_bias),
+        bad_words=tuple(options.bad_word),
+        allowed_token_ids=options.allowed_token_ids,
         seed=options.seed,
+        min_tokens=options.min_tokens,
         stop=tuple(options.stop),
         ignore_eos=options.ignore_eos,
         **more,

@@ -34,6 +34,11 @@ class Reservation(NamedTuple):
     block_ids: tuple[BlockId, ...]
     copies: tuple[BlockCopy, ...] = ()
 
+    @property
+    def is_first(self) -> bool:
+        """Whether all of the table is told, as it is when executors first see a sequence."""
+        return self.table_start == 0 and bool(self.block_ids)
+
     def then(self, later: "Reservation") -> "Reservation":
         """This one and a second one for the same sequence in the same step, as one."""
         if not self.block_ids:

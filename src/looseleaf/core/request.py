@@ -1,17 +1,14 @@
 """A request: its tokens, what it asked for, and how far it has come."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, Protocol
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import BlockKey, ExtraKeys
 
 RequestId = NewType("RequestId", str)
-
-MAX_SEED = 2**63 - 1
 
 
 class Status(StrEnum):
@@ -29,50 +26,24 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """What to sample and when to stop.
+class Params(Protocol):
+    """What is to be known here of a request's `SamplingParams`, which are the sampler's.
 
-    `temperature` 0 is greedy, and so is `top_p` 0; `top_k` 0 or -1, `top_p` 1 and `min_p` 0 are
-    off. `max_tokens` None means up to the context; 0 only scores the prompt. `logprobs` k returns,
-    for each token, its own log-probability and the k most likely (raw log-softmax, whatever the
-    temperature); `prompt_logprobs` returns each prompt token's own.
+    With `needs_history`, executors are told all tokens of the request.
     """
 
-    n: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = 16
-    stop: tuple[str, ...] = ()
-    stop_token_ids: frozenset[int] = frozenset()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    skip_special_tokens: bool = True
-    logprobs: int | None = None
-    prompt_logprobs: bool = False
-
-    def __post_init__(self) -> None:
-        temperature, logprobs = self.temperature, self.logprobs
-        for name, holds, rule in (
-            ("n", 1 <= self.n <= 128, "between 1 and 128"),
-            ("temperature", 0 <= temperature < math.inf, "a finite number of at least 0"),
-            ("top_k", self.top_k >= -1, "at least 1, or 0 or -1 for off"),
-            ("top_p", 0 <= self.top_p <= 1, "between 0 and 1 (1 is off)"),
-            ("min_p", 0 <= self.min_p <= 1, "between 0 and 1 (0 is off)"),
-            ("seed", 0 <= (self.seed or 0) <= MAX_SEED, "between 0 and 2**63-1, or None"),
-            ("max_tokens", (self.max_tokens or 0) >= 0, "at least 0, or None"),
-            ("stop", all(self.stop), "a list of strings that are not empty"),
-            ("logprobs", 0 <= (logprobs or 0) <= 20, "between 0 and 20, or None"),
-        ):
-            if not holds:
-                raise LooseleafError(f"{name} is {getattr(self, name)!r}, but it must be {rule}")
-
     @property
-    def greedy(self) -> bool:
-        return self.temperature == 0 or self.top_p == 0 or self.top_k == 1
+    def max_tokens(self) -> int | None: ...
+    @property
+    def min_tokens(self) -> int: ...
+    @property
+    def logprobs(self) -> int | None: ...
+    @property
+    def prompt_logprobs(self) -> bool: ...
+    @property
+    def prompt_top_logprobs(self) -> int: ...
+    @property
+    def needs_history(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -89,7 +60,7 @@ class Request:
 
     request_id: RequestId
     prompt_token_ids: InitVar[Sequence[int]]
-    params: SamplingParams
+    params: Params
     _: KW_ONLY
     arrival_time: float = 0.0
     priority: int = 0

@@ -19,7 +19,7 @@ from looseleaf.core.events import Event, RequestAdded, RequestMoved, StepSchedul
 from looseleaf.core.policy import POLICIES, outranks
 from looseleaf.core.prefix_leaders import PrefixLeaders
 from looseleaf.core.request import FinishReason, Request, RequestId, Status
-from looseleaf.core.step import Step, StepResult, TokenLogprobs, Update
+from looseleaf.core.step import Step, StepResult, TokenLogprobs, Top, Update
 from looseleaf.core.step_builder import StepBuilder
 
 MAX_EXAMINED = 64
@@ -155,12 +155,13 @@ class Scheduler:
             expected = "none" if step is None else step.step_id
             raise RuntimeError(f"result of step {result.step_id}, but {expected} is outstanding")
         updates: list[Update] = []
-        scores = iter(result.prompt_logprobs)
+        scores, tops = iter(result.prompt_logprobs), iter(result.prompt_top)
         logprobs = result.logprobs or (None,) * len(result.tokens)
         drawn = 0
         for sequence in step.sequences:
             first, drawn = drawn, drawn + len(sequence.samples)
             scored = next(scores) if sequence.prompt_logprobs else ()
+            top = next(tops) if sequence.num_prompt_top else ()
             request = self.requests.get(sequence.request_id)
             if request is None:
                 continue  # it was aborted while the step ran
@@ -172,7 +173,7 @@ class Scheduler:
             self.allocator.publish(request)
             self.leaders.advance(request)
             if scored:
-                updates.append(self._score(request, sequence.first_position + 1, scored))
+                updates.append(self._score(request, sequence.first_position + 1, scored, top))
             # Forks come first: the parent may end with this very token.
             for i in reversed(range(first, drawn)):
                 token_id = result.tokens[i]
@@ -387,12 +388,14 @@ class Scheduler:
         insort(self.running, child, key=self._key)
         self._moved(child, parent.request_id)
 
-    def _score(self, request: Request, position: int, scored: tuple[float, ...]) -> Update:
+    def _score(
+        self, request: Request, position: int, scored: tuple[float, ...], top: tuple[Top, ...]
+    ) -> Update:
         """Deliver each prompt token's log-probability once, also if it is computed again."""
-        start = request.num_scored_tokens - position
-        new = scored[max(0, start) : request.num_prompt_tokens - position]
-        request.num_scored_tokens += len(new)
-        return Update(request.request_id, (), (), new)
+        start = max(0, request.num_scored_tokens - position)
+        end = request.num_prompt_tokens - position
+        request.num_scored_tokens += len(scored[start:end])
+        return Update(request.request_id, (), (), scored[start:end], prompt_top=top[start:end])
 
     def _append(
         self,

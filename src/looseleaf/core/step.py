@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from looseleaf.core.free_queue import BlockId
-from looseleaf.core.request import FinishReason, RequestId, SamplingParams
+from looseleaf.core.request import FinishReason, Params, RequestId
 
 
 class BlockCopy(NamedTuple):
@@ -17,13 +17,22 @@ class BlockCopy(NamedTuple):
 class Sample(NamedTuple):
     """Draw the token at `position` of `request_id` from the logits of the position before.
 
-    `(seed, sample_index, position)` is the key of its random number.
+    `(seed, sample_index, position)` is the key of its random number. `barred` are tokens that
+    must not come yet.
     """
 
     request_id: RequestId
-    params: SamplingParams
+    params: Params
     sample_index: int
     position: int
+    barred: frozenset[int] = frozenset()
+
+
+class History(NamedTuple):
+    """The tokens of a sequence so far; those from `num_prompt_tokens` on were generated."""
+
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
 
 
 class ScheduledSequence(NamedTuple):
@@ -33,7 +42,9 @@ class ScheduledSequence(NamedTuple):
     `samples` are drawn from the last token's logits: none while a prompt is being computed, one as
     a rule, more when several samples of one prompt begin. With `prompt_logprobs` the executor also
     returns the log-probability of each token after the first of these (and of `next_token_id`,
-    which follows them), given the tokens before it.
+    which follows them), given the tokens before it; and, where `num_prompt_top` is not 0, the most
+    likely tokens in its place. A sequence whose draws depend on its tokens
+    comes with those before `first_position` when executors first see it, as its `history`.
     """
 
     request_id: RequestId
@@ -44,6 +55,8 @@ class ScheduledSequence(NamedTuple):
     samples: tuple[Sample, ...]
     prompt_logprobs: bool = False
     next_token_id: int | None = None
+    num_prompt_top: int = 0
+    history: History | None = None
 
 
 class Step(NamedTuple):
@@ -66,23 +79,28 @@ class Step(NamedTuple):
             yield from sequence.samples
 
 
+Top = tuple[tuple[int, float], ...]
+"""The most likely tokens with their log-probabilities, in falling order."""
+
+
 class TokenLogprobs(NamedTuple):
-    """Raw log-softmax: of the sampled token, and of the most likely ones in falling order."""
+    """Raw log-softmax: of the sampled token, and of the most likely ones."""
 
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    top: Top = ()
 
 
 class StepResult(NamedTuple):
     """`tokens` and `logprobs` follow `Step.samples()`; a token is None where the logits are not
     numbers, which ends that request alone. `prompt_logprobs` follows the sequences that asked for
-    them. `durations` are seconds by phase."""
+    them, `prompt_top` those that asked for that. `durations` are seconds by phase."""
 
     step_id: int
     tokens: tuple[int | None, ...]
     logprobs: tuple[TokenLogprobs | None, ...] = ()
     prompt_logprobs: tuple[tuple[float, ...], ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
+    prompt_top: tuple[tuple[Top, ...], ...] = ()
 
 
 class Update(NamedTuple):
@@ -93,3 +111,4 @@ class Update(NamedTuple):
     logprobs: tuple[TokenLogprobs | None, ...] = ()
     prompt_logprobs: tuple[float, ...] = ()
     finish_reason: FinishReason | None = None
+    prompt_top: tuple[Top, ...] = ()

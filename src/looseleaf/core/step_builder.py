@@ -7,7 +7,7 @@ from looseleaf.core.allocator import Reservation
 from looseleaf.core.block_tables import blocks_for
 from looseleaf.core.config import SchedulerConfig
 from looseleaf.core.request import Request, RequestId
-from looseleaf.core.step import Sample, ScheduledSequence, Step
+from looseleaf.core.step import History, Sample, ScheduledSequence, Step
 
 
 class _Plan(NamedTuple):
@@ -105,9 +105,17 @@ def _scheduled(plan: _Plan) -> ScheduledSequence:
     end = start + num_tokens
     samples: tuple[Sample, ...] = ()
     if end == length and length < request.max_total_tokens:
-        samples = (Sample(request.request_id, request.params, request.sample_index, length),)
-        for child in request.children:
-            samples += (Sample(child.request_id, child.params, child.sample_index, length),)
+        may_end = length - request.num_prompt_tokens >= request.params.min_tokens
+        barred = frozenset[int]() if may_end else request.stop_token_ids
+        samples = tuple(
+            [
+                Sample(one.request_id, one.params, one.sample_index, length, barred)
+                for one in (request, *request.children)
+            ]
+        )
+    history = None
+    if request.params.needs_history and reservation.is_first:
+        history = History(tuple(token_ids[:start]), request.num_prompt_tokens)
     scored, next_token_id = False, None
     if request.params.prompt_logprobs and request.num_scored_tokens < request.num_prompt_tokens:
         scored = request.num_scored_tokens <= end
@@ -121,4 +129,6 @@ def _scheduled(plan: _Plan) -> ScheduledSequence:
         samples,
         scored,
         next_token_id,
+        request.params.prompt_top_logprobs if scored else 0,
+        history,
     )

@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from looseleaf.core.request import SamplingParams
 from looseleaf.core.step import Step, StepResult
 from looseleaf.engine.llm import LLM
 from looseleaf.engine.usage import Usage, usage
+from looseleaf.sampling.params import SamplingParams
 
 SYSTEM = (
     "You are the reading-room assistant of a small public library. Readers come with short "

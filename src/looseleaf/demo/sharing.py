@@ -10,7 +10,8 @@ from looseleaf.core.block_tables import BlockTables, blocks_for
 from looseleaf.core.config import CacheConfig
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.hashing import BlockHasher
-from looseleaf.core.request import Request, RequestId, SamplingParams
+from looseleaf.core.request import Request, RequestId
+from looseleaf.sampling.params import SamplingParams
 
 NUM_BLOCKS, BLOCK_SIZE = 12, 4
 

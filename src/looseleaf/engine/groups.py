@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from looseleaf.core.hashing import ExtraKeys
-from looseleaf.core.request import MAX_SEED, FinishReason, Request, RequestId, SamplingParams
-from looseleaf.core.step import TokenLogprobs, Update
+from looseleaf.core.request import FinishReason, Request, RequestId
+from looseleaf.core.step import TokenLogprobs, Top, Update
+from looseleaf.sampling.params import MAX_SEED, SamplingParams
 from looseleaf.text.detokenizer import IncrementalDetokenizer
 from looseleaf.text.tokenizer import Tokenizer
 
@@ -54,7 +55,8 @@ class Group:
 
     `request` is what goes to the engine: the first sample, with the others as its children, for
     as long as they wait for their prompt. `members` are all of them, always.
-    `request_id` must be unique among all that live; the samples' ids derive from it.
+    `request_id` must be unique among all that live; the samples' ids derive from it. `params` are
+    those of `params.resolve`.
     """
 
     def __init__(
@@ -75,13 +77,14 @@ class Group:
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self.prompt_logprobs: list[float] = []
+        self.prompt_top: list[Top] = []
         self._tokenizer = tokenizer
         stop_token_ids = params.stop_token_ids
         if not params.ignore_eos:
             stop_token_ids = stop_token_ids | tokenizer.eos_token_ids
 
         # The prompt is scored once, for all samples of it.
-        unscored = replace(params, prompt_logprobs=False)
+        unscored = replace(params, prompt_logprobs=False, prompt_top_logprobs=0)
 
         def request(index: int, children: tuple[Request, ...] = ()) -> Request:
             return Request(
@@ -108,6 +111,7 @@ class Group:
                     stop=params.stop,
                     include_stop=params.include_stop_str_in_output,
                     skip_special=params.skip_special_tokens,
+                    min_tokens=params.min_tokens,
                     continues_text=continues_text,
                 ),
             )
@@ -153,6 +157,7 @@ class Group:
         """
         sample = self._by_id[update.request_id]
         self.prompt_logprobs.extend(update.prompt_logprobs)
+        self.prompt_top.extend(update.prompt_top)
         if sample.finish_reason is not None:
             return None  # computed before the engine heard of a stop string
         if not update.token_ids and update.finish_reason is None:

@@ -10,12 +10,13 @@ from typing import Any, Self
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.events import EventLog
-from looseleaf.core.request import SamplingParams
-from looseleaf.core.step import TokenLogprobs
+from looseleaf.core.step import TokenLogprobs, Top
 from looseleaf.engine.build import Stack, build
 from looseleaf.engine.groups import Delta, Group, Router
+from looseleaf.engine.params import resolve
 from looseleaf.engine.progress import GenerationProgress
 from looseleaf.engine.settings import EngineSettings
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -36,7 +37,10 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """The answer to one prompt. `num_cached_tokens` of the prompt were found stored."""
+    """The answer to one prompt. `num_cached_tokens` of the prompt were found stored.
+
+    `prompt_logprobs` and `prompt_top_logprobs` have an entry for each of its tokens, None for the
+    first."""
 
     request_id: str
     prompt: str | None
@@ -44,6 +48,7 @@ class RequestOutput:
     prompt_logprobs: tuple[float | None, ...] | None
     outputs: tuple[CompletionOutput, ...]
     num_cached_tokens: int
+    prompt_top_logprobs: tuple[Top | None, ...] | None = None
 
 
 class LLM:
@@ -160,7 +165,7 @@ class LLM:
         return Group(
             f"llm-{next(self._ids)}",
             check_token_ids(token_ids, self.stack.tokenizer.vocab_size),
-            params,
+            resolve(params, self.stack.tokenizer),
             self.stack.tokenizer,
             arrival_time=self.engine.clock(),
             priority=priority,
@@ -258,4 +263,7 @@ def _output(group: Group, text: str | None) -> RequestOutput:
             for sample in group.samples
         ),
         num_cached_tokens=group.num_cached_tokens,
+        prompt_top_logprobs=(
+            (None, *group.prompt_top) if group.params.prompt_top_logprobs else None
+        ),
     )

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
-from looseleaf.core.request import FinishReason, RequestId, SamplingParams
+from looseleaf.core.request import FinishReason, RequestId
 from looseleaf.core.step import Update
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.groups import Delta, Group, Router
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.text.tokenizer import Tokenizer
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.step import ScheduledSequence, Step
-from looseleaf.executors.rows import InvalidStepError, Rows
+from looseleaf.executors.rows import InvalidStepError, Rows, Told
 
 Ints = NDArray[np.int64]
 
@@ -17,7 +17,7 @@ class SequenceRange(NamedTuple):
 
     Its tokens are `start`..`stop` of the batch and stand at `first_position` and after; `table` is
     its block table. Of the rows of logits it owns `logits_start`..`logits_stop`; draws are from the
-    last of them.
+    last of them. `told` are all its tokens, where draws depend on them.
     """
 
     sequence: ScheduledSequence
@@ -27,6 +27,7 @@ class SequenceRange(NamedTuple):
     table: Ints
     logits_start: int
     logits_stop: int
+    told: Told | None = None
 
     @property
     def scored_token_ids(self) -> tuple[int, ...]:
@@ -83,6 +84,7 @@ def make_batch(step: Step, rows: Rows) -> Batch:
                 tables[table_start:table_stop],
                 logits_start,
                 len(wanted),
+                rows.told(sequence.request_id),
             )
         )
         start, table_start = stop, table_stop

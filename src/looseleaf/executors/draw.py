@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.compiled import compiled
-from looseleaf.core.step import TokenLogprobs
+from looseleaf.core.step import Sample, StepResult, TokenLogprobs, Top
 from looseleaf.executors.batch import SequenceRange
+from looseleaf.sampling.edits import RowEdit, edit_row
 from looseleaf.sampling.logprobs import FLOOR, prompt_logprobs, token_logprobs
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.sampling.sampler import UnusableLogitsError, sample
 
 
@@ -24,6 +26,17 @@ class Drawn(NamedTuple):
     tokens: tuple[int | None, ...]
     logprobs: tuple[TokenLogprobs | None, ...]
     prompt_logprobs: tuple[tuple[float, ...], ...]
+    prompt_top: tuple[tuple[Top, ...], ...] = ()
+
+    def result(self, step_id: int, durations: tuple[tuple[str, float], ...]) -> StepResult:
+        return StepResult(
+            step_id,
+            self.tokens,
+            self.logprobs,
+            self.prompt_logprobs,
+            durations,
+            self.prompt_top,
+        )
 
 
 def draw(
@@ -55,34 +68,48 @@ def draw_natively(
     columns = logits.shape[1]
     if num_valid_tokens is not None:
         columns = min(columns, num_valid_tokens)
-    draws = [
-        (
-            part.logits_stop - 1,
-            params.temperature,
-            min(params.top_k, columns),
-            params.top_p,
-            params.min_p,
-            params.seed or 0,
-            sample_index,
-            position,
-            -1 if params.logprobs is None else params.logprobs,
-        )
-        for part in ranges
-        for _, params, sample_index, position in part.sequence.samples
+    draws: list[tuple[Any, ...]] = []
+    edits: list[tuple[Any, ...]] = []
+    for part in ranges:
+        for wanted in part.sequence.samples:
+            params = _params(wanted)
+            edit = _edit(part, wanted, logits[:, :columns])
+            if edit is not None:
+                edits.append((len(draws), *edit))
+            draws.append(
+                (
+                    part.logits_stop - 1,
+                    params.temperature,
+                    min(params.top_k, columns),
+                    params.top_p,
+                    params.min_p,
+                    params.seed or 0,
+                    wanted.sample_index,
+                    wanted.position,
+                    -1 if params.logprobs is None else params.logprobs,
+                )
+            )
+    num_draws = len(draws)
+    # Of a greedy draw the most likely tokens come along; the token itself is of no interest.
+    draws += [
+        (row, 0.0, 0, 1.0, 0.0, 0, 0, 0, min(count, columns)) for row, count in _listed(ranges)
     ]
     scored = [score for part in ranges for score in _scored(part)]
     if not draws and not scored:
         return Drawn((), (), _by_sequence(ranges, iter(())))
     if logits.strides[1] != logits.itemsize:
         logits = np.ascontiguousarray(logits)
-    drawn, scores = native.sample(threads, logits, columns, draws, scored)
+    drawn, scores = native.sample(threads, logits, columns, draws, scored, edits)
+    tops = iter([tuple(top) for _, _, top in drawn[num_draws:]])
+    del drawn[num_draws:], draws[num_draws:]
     return Drawn(
         tuple(None if token < 0 else token for token, _, _ in drawn),
         tuple(
-            None if token < 0 or wanted[-1] < 0 else TokenLogprobs(logprob, tuple(top))
-            for wanted, (token, logprob, top) in zip(draws, drawn, strict=True)
+            None if token < 0 or asked[-1] < 0 else TokenLogprobs(logprob, tuple(top))
+            for asked, (token, logprob, top) in zip(draws, drawn, strict=True)
         ),
         _by_sequence(ranges, iter(scores)),
+        _tops_by_sequence(ranges, tops),
     )
 
 
@@ -97,14 +124,17 @@ def draw_in_python(
     for part in ranges:
         for wanted in part.sequence.samples:
             row = logits[part.logits_stop - 1]
+            params = _params(wanted)
+            edit = _edit(part, wanted, logits[:, :num_valid_tokens])
+            edited = row if edit is None else edit.apply(row[:num_valid_tokens])
             try:
                 token: int | None = sample(
-                    row, wanted.params, wanted.sample_index, wanted.position, num_valid_tokens
+                    edited, params, wanted.sample_index, wanted.position, num_valid_tokens
                 )
             except UnusableLogitsError:
                 token = None
             tokens.append(token)
-            count = wanted.params.logprobs
+            count = params.logprobs
             logprobs.append(
                 None
                 if count is None or token is None
@@ -115,7 +145,31 @@ def draw_in_python(
         for part in ranges
         for row, token in _scored(part)
     )
-    return Drawn(tuple(tokens), tuple(logprobs), _by_sequence(ranges, scores))
+    tops = (_top(logits[row], count, num_valid_tokens) for row, count in _listed(ranges))
+    return Drawn(
+        tuple(tokens),
+        tuple(logprobs),
+        _by_sequence(ranges, scores),
+        _tops_by_sequence(ranges, tops),
+    )
+
+
+def _params(wanted: Sample) -> SamplingParams:
+    """The core knows less of them, and hands them on."""
+    assert isinstance(wanted.params, SamplingParams)
+    return wanted.params
+
+
+def _edit(part: SequenceRange, wanted: Sample, logits: NDArray[np.float32]) -> RowEdit | None:
+    """What the request changes of its row before it draws from it."""
+    params = _params(wanted)
+    if not (params.edits_logits or wanted.barred):
+        return None
+    told = part.told
+    history = np.array(() if told is None else told.token_ids, np.int32)
+    num_prompt_tokens = 0 if told is None else told.num_prompt_tokens
+    row = logits[part.logits_stop - 1]
+    return edit_row(row, params, history, num_prompt_tokens, wanted.barred)
 
 
 def _scored(part: SequenceRange) -> Iterator[tuple[int, int]]:
@@ -128,6 +182,31 @@ def _score(row: NDArray[np.float32], token_id: int, num_valid_tokens: int | None
         return prompt_logprobs(row[None], (token_id,), num_valid_tokens)[0]
     except UnusableLogitsError:
         return FLOOR
+
+
+def _listed(ranges: Sequence[SequenceRange]) -> Iterator[tuple[int, int]]:
+    """The scored rows whose most likely tokens were asked for, each with how many."""
+    for part in ranges:
+        count = part.sequence.num_prompt_top
+        if count:
+            yield from ((row, count) for row, _ in _scored(part))
+
+
+def _top(row: NDArray[np.float32], count: int, num_valid_tokens: int | None) -> Top:
+    try:
+        return token_logprobs(row, 0, count, num_valid_tokens).top
+    except UnusableLogitsError:
+        return ()
+
+
+def _tops_by_sequence(
+    ranges: Sequence[SequenceRange], tops: Iterator[Top]
+) -> tuple[tuple[Top, ...], ...]:
+    return tuple(
+        tuple(next(tops) for _ in part.scored_token_ids)
+        for part in ranges
+        if part.sequence.num_prompt_top
+    )
 
 
 def _by_sequence(

@@ -122,7 +122,7 @@ class NativeExecutor:
         middle = perf_counter()
         drawn = draw(batch.ranges, logits, self._num_valid_tokens, self._runtime.threads)
         durations = (("forward", middle - start), ("sample", perf_counter() - middle))
-        return StepResult(step.step_id, *drawn, durations)
+        return drawn.result(step.step_id, durations)
 
     def logits(self, step: Step) -> tuple[Floats, Batch]:
         """Do all of a step but the sampling. The rows (S, vocab) that the batch names are valid

@@ -77,7 +77,7 @@ class ReferenceExecutor:
         middle = perf_counter()
         drawn = draw(batch.ranges, logits, self._num_valid_tokens)
         durations = (("forward", middle - start), ("sample", perf_counter() - middle))
-        return StepResult(step.step_id, *drawn, durations)
+        return drawn.result(step.step_id, durations)
 
     def logits(self, step: Step) -> tuple[Floats, Batch]:
         """Do all of a step but the sampling. Returns the rows (S, vocab) that the batch names in

@@ -1,7 +1,9 @@
-"""What an executor remembers of live sequences: a block table each, and nothing else."""
+"""What an executor remembers of live sequences: a block table each, and the tokens of those whose
+draws depend on them."""
 
 from array import array
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from looseleaf.core.request import RequestId
 from looseleaf.core.step import ScheduledSequence, Step
@@ -12,6 +14,14 @@ class InvalidStepError(RuntimeError):
     whoever scheduled it. The executor's rows may be half changed and it must not be used on."""
 
 
+class Told(NamedTuple):
+    """All tokens of a sequence, those that a step computes included. Those from
+    `num_prompt_tokens` on were generated."""
+
+    token_ids: "array[int]"
+    num_prompt_tokens: int
+
+
 class Rows:
     """The block tables of live sequences, kept up to date from step to step."""
 
@@ -19,6 +29,7 @@ class Rows:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._tables: dict[RequestId, array[int]] = {}  # of 64-bit numbers
+        self._told: dict[RequestId, Told] = {}
 
     def __contains__(self, request_id: RequestId) -> bool:
         return request_id in self._tables
@@ -33,6 +44,10 @@ class Rows:
         """The block table itself: not to be changed, and valid until the next `update`."""
         return self._tables[request_id]
 
+    def told(self, request_id: RequestId) -> Told | None:
+        """Its tokens, if they were told; the same holds as for `table`."""
+        return self._told.get(request_id)
+
     def update(self, step: Step) -> None:
         """Forget `step.finished`, then take in the tables' changes.
 
@@ -41,6 +56,7 @@ class Rows:
         """
         for request_id in step.finished:
             self._tables.pop(request_id, None)
+            self._told.pop(request_id, None)
         self._check_copies(step)
         seen: set[RequestId] = set()
         for sequence in step.sequences:
@@ -71,6 +87,19 @@ class Rows:
                 f"{name!r}: positions {sequence.first_position}..{end - 1} do not fit into its "
                 f"{len(table)} blocks of {self.block_size}"
             )
+        if sequence.history is not None:
+            told = Told(array("i", sequence.history.token_ids), sequence.history.num_prompt_tokens)
+            self._told[name] = told
+        elif (known := self._told.get(name)) is not None:
+            told = known
+        else:
+            return
+        if len(told.token_ids) < sequence.first_position:
+            raise InvalidStepError(
+                f"{name!r}: tokens from position {sequence.first_position} on, but of those "
+                f"before only {len(told.token_ids)} were told"
+            )
+        told.token_ids[sequence.first_position :] = array("i", sequence.token_ids)
 
     def _check_copies(self, step: Step) -> None:
         sources = {copy.source for copy in step.copies}

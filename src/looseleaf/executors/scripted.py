@@ -136,6 +136,14 @@ class ScriptedExecutor:
             tuple(logprobs),
             tuple(values for sequence, values in asked if sequence.prompt_logprobs),
             durations,
+            tuple(
+                tuple(
+                    self._logprobs(0, token_id, sequence.num_prompt_top).top
+                    for token_id in _following(sequence)
+                )
+                for sequence in step.sequences
+                if sequence.num_prompt_top
+            ),
         )
 
     def close(self) -> None:
@@ -243,6 +251,12 @@ class ScriptedExecutor:
         others = ((token_id + i) % self._tokens.vocab_size for i in range(count))
         top = tuple((other, -1.0 - i) for i, other in enumerate(others))
         return TokenLogprobs(-1.0, top)
+
+
+def _following(sequence: ScheduledSequence) -> tuple[int, ...]:
+    """The tokens of a sequence that are scored."""
+    last = () if sequence.next_token_id is None else (sequence.next_token_id,)
+    return sequence.token_ids[1:] + last
 
 
 def _logprob(chain: int, token_id: int) -> float:

@@ -17,6 +17,7 @@ struct RankingMemory {
   std::vector<Key> spare;
   std::vector<double> shares;
   std::vector<double> running;
+  std::vector<float> edited;  // the row itself, where a request changes it
 };
 
 class Ranking {

@@ -49,23 +49,39 @@ bool needs_total(const Draw& draw, std::int64_t columns) {
   return draw.top_p < 1 || !(draw.min_p > 0);
 }
 
+// The row as a request changes it, in `memory`; the row itself where it does not.
+Row edited_row(Row row, const RowEdit& edit, RankingMemory& memory) {
+  if (edit.count == 0 && !edit.only) return row;
+  if (edit.only) {
+    memory.edited.assign(static_cast<std::size_t>(row.columns), -INFINITY);
+  } else {
+    memory.edited.assign(row.logits, row.logits + row.columns);
+  }
+  for (std::int64_t i = 0; i < edit.count; ++i) {
+    memory.edited[static_cast<std::size_t>(edit.tokens[i])] = edit.logits[i];
+  }
+  return {memory.edited.data(), row.columns};
+}
+
+// -1 if the row holds no finite maximum.
+std::int32_t draw_token(const SamplerKernels& kernels, Row row, const Draw& draw,
+                        RankingMemory& memory) {
+  Ranking ranking(kernels, row.logits, row.columns, memory);
+  if (!std::isfinite(ranking.peak())) return -1;
+  if (draw.temperature == 0 || draw.top_p == 0 || draw.top_k == 1) return ranking.first();
+  Shares shares(kernels, ranking, draw.temperature, memory);
+  const double total = needs_total(draw, row.columns) ? shares.total(row.logits) : 0;
+  return ranking.id(draw_rank(shares, draw, total, row.columns));
+}
+
 Drawn sample_row(const SamplerKernels& kernels, Row row, const Draw& draw, RankingMemory& memory) {
   Drawn drawn;
+  drawn.token = draw_token(kernels, edited_row(row, draw.edit, memory), draw, memory);
+  if (drawn.token < 0 || draw.num_logprobs < 0) return drawn;
   Ranking ranking(kernels, row.logits, row.columns, memory);
-  if (!std::isfinite(ranking.peak())) return drawn;
-  const bool greedy = draw.temperature == 0 || draw.top_p == 0 || draw.top_k == 1;
-  double raw_total = 0;  // at temperature 1
-  if (greedy) {
-    drawn.token = ranking.first();
-  } else {
-    Shares shares(kernels, ranking, draw.temperature, memory);
-    const double total = needs_total(draw, row.columns) ? shares.total(row.logits) : 0;
-    if (draw.temperature == 1) raw_total = total;
-    drawn.token = ranking.id(draw_rank(shares, draw, total, row.columns));
-  }
-  if (draw.num_logprobs < 0) return drawn;
-  if (raw_total == 0) raw_total = Shares(kernels, ranking, 1.0, memory).total(row.logits);
-  const double norm = normalizer(ranking, raw_total);
+  if (!std::isfinite(ranking.peak())) return Drawn{};
+  const double norm =
+      normalizer(ranking, Shares(kernels, ranking, 1.0, memory).total(row.logits));
   drawn.logprob = logprob(row, drawn.token, norm);
   ranking.reach(draw.num_logprobs);
   const std::int64_t listed = std::min<std::int64_t>(draw.num_logprobs, row.columns);
@@ -95,7 +111,6 @@ void sample_rows(const SamplerKernels& kernels, ThreadPool& threads, LogitRows r
   std::atomic<bool> out_of_memory{false};
   const auto one = [&](std::int64_t i) {
     thread_local RankingMemory memory;
-    // Edits of a row by request (penalties, masks) would go here, on a copy.
     const std::int64_t index = i < num_draws ? draws[i].row : wanted_scores[i - num_draws].row;
     const Row row{rows.data + index * rows.stride, rows.columns};
     if (i < num_draws) {

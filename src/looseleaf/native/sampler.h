@@ -23,6 +23,15 @@ struct LogitRows {
   std::int64_t columns;  // tokens that exist
 };
 
+// New logits for some tokens of a row, before one is drawn from it; with `only`, all others are
+// minus infinity. Log-probabilities stay those of the row as it is.
+struct RowEdit {
+  const std::int32_t* tokens = nullptr;
+  const float* logits = nullptr;
+  std::int64_t count = 0;
+  bool only = false;
+};
+
 // A token to draw from a row. `num_logprobs` is how many of the most likely ones to list with it;
 // negative if no log-probabilities are wanted.
 struct Draw {
@@ -35,6 +44,7 @@ struct Draw {
   std::uint64_t sample_index;
   std::uint64_t position;
   std::int32_t num_logprobs;
+  RowEdit edit;
 };
 
 struct Drawn {

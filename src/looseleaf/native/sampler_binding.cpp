@@ -25,6 +25,10 @@ namespace {
 // (row, temperature, top_k, top_p, min_p, seed, sample_index, position, num_logprobs)
 using DrawTuple = std::tuple<std::int64_t, double, std::int64_t, double, double, std::uint64_t,
                              std::uint64_t, std::uint64_t, std::int32_t>;
+// (draw, tokens, their new logits, whether only these can be drawn)
+using EditTuple =
+    std::tuple<std::size_t, nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>,
+               nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>, bool>;
 using ScoreTuple = std::pair<std::int64_t, std::int64_t>;
 // (token, log-probability, most likely tokens with theirs)
 using DrawnTuple = std::tuple<std::int32_t, double, std::vector<std::pair<std::int32_t, double>>>;
@@ -32,7 +36,8 @@ using DrawnTuple = std::tuple<std::int32_t, double, std::vector<std::pair<std::i
 std::pair<std::vector<DrawnTuple>, std::vector<double>> sample(
     ThreadPool* threads, nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> logits,
     std::int64_t num_columns, const std::vector<DrawTuple>& draw_tuples,
-    const std::vector<ScoreTuple>& score_tuples, const std::string& kernels) {
+    const std::vector<ScoreTuple>& score_tuples, const std::vector<EditTuple>& edit_tuples,
+    const std::string& kernels) {
   if (logits.shape(1) > 1 && logits.stride(1) != 1) {
     throw std::invalid_argument("the logits of a row do not lie next to each other");
   }
@@ -45,7 +50,19 @@ std::pair<std::vector<DrawnTuple>, std::vector<double>> sample(
   for (const auto& [row, temperature, top_k, top_p, min_p, seed, sample_index, position,
                     num_logprobs] : draw_tuples) {
     draws.push_back({row, temperature, top_k, top_p, min_p, seed, sample_index, position,
-                     num_logprobs});
+                     num_logprobs, {}});
+  }
+  for (const auto& [draw, tokens, values, only] : edit_tuples) {
+    if (draw >= draws.size() || tokens.shape(0) != values.shape(0)) {
+      throw std::out_of_range("an edit of no draw, or not with one logit for each token");
+    }
+    const auto count = static_cast<std::int64_t>(tokens.shape(0));
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (tokens.data()[i] < 0 || tokens.data()[i] >= num_columns) {
+        throw std::out_of_range("an edit of a token that no row of logits has");
+      }
+    }
+    draws[draw].edit = {tokens.data(), values.data(), count, only};
   }
   std::vector<Score> wanted;
   wanted.reserve(score_tuples.size());
@@ -85,10 +102,11 @@ void bind_sampler(nb::module_& m) {
   m.def("uniform", &uniform, "seed"_a, "sample_index"_a, "position"_a,
         "The number in [0, 1) of `looseleaf.sampling.random`.");
   m.def("sample", &sample, "threads"_a.none(), "logits"_a, "num_columns"_a, "draws"_a, "scores"_a,
-        "kernels"_a = "auto",
+        "edits"_a = std::vector<EditTuple>{}, "kernels"_a = "auto",
         "Draw and score tokens from the first `num_columns` of rows of `logits`, without the GIL.\n\n"
         "`draws` are (row, temperature, top_k, top_p, min_p, seed, sample_index, position, number "
-        "of log-probabilities or -1), `scores` are (row, token). Returns (token, log-probability, "
+        "of log-probabilities or -1), `scores` are (row, token); `edits` are (draw, tokens, their new "
+        "logits, whether only these can be drawn). Returns (token, log-probability, "
         "[(token, log-probability), ...]) for each of the first, with token -1 where a row has no "
         "finite maximum, and the log-probability for each of the second. Without `threads` the "
         "calling one does all; not to be called while they are in use.");

@@ -17,7 +17,7 @@ Temperature 0, `top_p` 0 and `top_k` 1 are greedy: the first of the ranking of t
 import numpy as np
 from numpy.typing import NDArray
 
-from looseleaf.core.request import SamplingParams
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.sampling.random import uniform
 
 _FIRST_CANDIDATES = 256

@@ -27,14 +27,11 @@ THREAD_BYTES = 32 * 2**10
 
 # Fields that would change the answer, each with the values that ask for nothing. Null always does.
 NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
     "ebnf": (),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "grammar": ("",),
@@ -44,13 +41,9 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "json_schema": (),
     "kv_transfer_params": ({},),
-    "logit_bias": ({},),
-    "min_tokens": (0,),
     "modalities": (["text"], []),
-    "presence_penalty": (0,),
     "prompt_logprobs": (),
     "regex": (),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from looseleaf.core.hashing import ExtraKeys
-from looseleaf.core.request import SamplingParams
 from looseleaf.engine.groups import Delta
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.body import decode, off_loop, read_body
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import invalid
@@ -60,6 +60,7 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     newer = fields.max_completion_tokens is not None
     params = fields.sampling_params(
+        context.tokenizer,
         max_tokens=fields.max_completion_tokens if newer else fields.max_tokens,
         logprobs=fields.top_logprobs if fields.logprobs else None,
         names={

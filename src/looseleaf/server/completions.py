@@ -1,7 +1,10 @@
 """POST /v1/completions."""
 
+import math
 import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,9 +12,10 @@ from msgspec import UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
-from looseleaf.core.request import SamplingParams
-from looseleaf.engine.groups import Delta
+from looseleaf.engine.groups import Delta, Sample
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.body import decode, off_loop, read_body
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import invalid
@@ -62,23 +66,24 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
     """Everything up to the engine. Waits for nothing and may run in any thread."""
     fields = decode(body, CompletionRequest)
     context.check_model(fields.model)
-    if fields.echo and fields.logprobs:
+    best_of = fields.n if fields.best_of is None else fields.best_of
+    if best_of < fields.n:
         raise invalid(
-            "echo with logprobs above 0 is not supported: of the prompt's tokens only their own "
-            "log-probabilities are known; set logprobs to 0",
-            "logprobs",
+            f"best_of is {best_of}, but it must be at least n, which is {fields.n}", "best_of"
         )
-    if fields.best_of is not None and fields.best_of != fields.n:
+    if best_of > fields.n and fields.stream:
         raise invalid(
-            f"best_of is {fields.best_of} with n of {fields.n}, but only equal ones are supported: "
-            "leave it out",
+            "best_of above n cannot be streamed: which answers are best is known at the end",
             "best_of",
         )
     params = fields.sampling_params(
+        context.tokenizer,
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens,
         logprobs=fields.logprobs,
-        prompt_logprobs=fields.echo and fields.logprobs is not None,
+        prompt_logprobs=fields.logprobs if fields.echo else None,
     )
+    if best_of > fields.n:
+        params = _best_of(params, best_of)
     extra_keys = fields.extra_keys()
     prompts = prompts_of(fields.prompt, context.tokenizer.vocab_size)
     if len(prompts) * params.n > MAX_CHOICES:
@@ -98,6 +103,15 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         extra_keys,
         [echo for _, echo in tokens if echo is not None],
     )
+
+
+def _best_of(params: SamplingParams, count: int) -> SamplingParams:
+    """With as many samples, and what it takes to say which are best."""
+    logprobs = 0 if params.logprobs is None else params.logprobs
+    try:
+        return replace(params, n=count, logprobs=logprobs)
+    except LooseleafError as error:
+        raise invalid(str(error).replace("n is", "best_of is", 1), "best_of") from None
 
 
 def _tokens(
@@ -150,6 +164,19 @@ def _checked(token_ids: list[Any], vocab_size: int) -> list[int]:
     return token_ids
 
 
+def best_samples(samples: Sequence[Sample], count: int) -> list[Sample]:
+    """Those whose tokens are the likeliest on average, the best first; all, as they came, if no
+    more were made than wanted."""
+    if len(samples) <= count:
+        return list(samples)
+
+    def mean_logprob(sample: Sample) -> float:
+        found = [entry.logprob for entry in sample.logprobs if entry is not None]
+        return sum(found) / len(found) if found else -math.inf
+
+    return sorted(samples, key=lambda sample: (-mean_logprob(sample), sample.index))[:count]
+
+
 class CompletionFormat:
     """`stream.AnswerFormat` for one request."""
 
@@ -168,7 +195,8 @@ class CompletionFormat:
 
     def whole(self, generation: Generation) -> Completion:
         choices = []
-        for index, sample in enumerate(generation.samples):
+        best = [s for group in generation.groups for s in best_samples(group.samples, self._n)]
+        for index, sample in enumerate(best):
             text, logprobs = sample.text, None
             if self._logprobs:
                 logprobs = self._prompt_logprobs(generation, index) if self._echo else None
@@ -225,7 +253,11 @@ class CompletionFormat:
         group = generation.groups[index // self._n]
         offsets = self._echoes[index // self._n].offsets
         return prompt_logprobs(
-            self._tokenizer, group.prompt_token_ids, group.prompt_logprobs, offsets
+            self._tokenizer,
+            group.prompt_token_ids,
+            group.prompt_logprobs,
+            group.prompt_top,
+            offsets,
         )
 
     def _writer(self, index: int) -> CompletionLogprobsWriter:

@@ -8,9 +8,10 @@ from itertools import chain
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
-from looseleaf.core.request import FinishReason, SamplingParams
+from looseleaf.core.request import FinishReason
 from looseleaf.engine.groups import Delta, Group, Sample
 from looseleaf.engine.service import EngineDeadError
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import ApiError, unavailable
 from looseleaf.server.protocol import PromptTokensDetails, Usage

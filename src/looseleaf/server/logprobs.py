@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from looseleaf.core.step import TokenLogprobs
+from looseleaf.core.step import TokenLogprobs, Top
 from looseleaf.server.protocol import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from looseleaf.text.tokenizer import Tokenizer
 
@@ -82,12 +82,13 @@ def prompt_logprobs(
     tokenizer: Tokenizer,
     token_ids: Sequence[int],
     logprobs: Sequence[float],
+    top: Sequence[Top],
     offsets: Sequence[int],
 ) -> CompletionLogprobs:
     """The lists of an echoed prompt. Nothing comes before the first token, so it has no
-    log-probability."""
+    log-probability. `top` is empty if it was not asked for."""
     result = _empty()
-    values = [None, *map(TokenLogprobs, logprobs)]
+    values = [None, *map(TokenLogprobs, logprobs, top or [()] * len(logprobs))]
     for token_id, entry, offset in zip(token_ids, values, offsets, strict=True):
         _add(result, tokenizer, token_id, entry, offset)
     return result

@@ -8,8 +8,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
-from looseleaf.core.request import SamplingParams
+from looseleaf.engine.params import resolve
+from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.errors import invalid
+from looseleaf.text.tokenizer import Tokenizer
 
 MAX_CHOICES = 1024
 """Answers to one HTTP request: prompts times `n`."""
@@ -17,6 +19,8 @@ MAX_STOP_STRINGS = 4
 MAX_STOP_CHARS = 1000
 MAX_STOP_TOKEN_IDS = 128
 MAX_SALT_CHARS = 1000
+MAX_BIASES = 1024
+MAX_BAD_WORDS = 256
 
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -35,6 +39,13 @@ class GenerationRequest(Struct, kw_only=True):
     top_p: float = 1.0
     top_k: Integer = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[str, float] = {}
+    allowed_token_ids: list[Integer] | None = None
+    bad_words: list[str] = []
+    min_tokens: Integer = 0
     seed: Integer | None = None
     max_tokens: Integer | None = None
     stop: str | list[str] = []
@@ -50,10 +61,11 @@ class GenerationRequest(Struct, kw_only=True):
 
     def sampling_params(
         self,
+        tokenizer: Tokenizer,
         *,
         max_tokens: int | None,
         logprobs: int | None,
-        prompt_logprobs: bool = False,
+        prompt_logprobs: int | None = None,
         names: Mapping[str, str] = MappingProxyType({}),
     ) -> SamplingParams:
         """Raises ApiError for values that are out of range.
@@ -82,23 +94,49 @@ class GenerationRequest(Struct, kw_only=True):
                 f"{MAX_STOP_TOKEN_IDS}",
                 "stop_token_ids",
             )
+        if len(self.logit_bias) > MAX_BIASES:
+            raise invalid(
+                f"logit_bias has {len(self.logit_bias)} tokens, but it may have at most "
+                f"{MAX_BIASES}",
+                "logit_bias",
+            )
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise invalid(
+                f"bad_words has {len(self.bad_words)} words, but it may have at most "
+                f"{MAX_BAD_WORDS}",
+                "bad_words",
+            )
+        if any(len(word) > MAX_STOP_CHARS for word in self.bad_words):
+            raise invalid(
+                f"bad_words has a word of more than {MAX_STOP_CHARS} characters", "bad_words"
+            )
+        allowed = self.allowed_token_ids
         try:
-            return SamplingParams(
+            params = SamplingParams(
                 n=self.n,
                 temperature=self.temperature,
                 top_k=self.top_k,
                 top_p=self.top_p,
                 min_p=self.min_p,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                repetition_penalty=self.repetition_penalty,
+                logit_bias=_biases(self.logit_bias),
+                allowed_token_ids=None if allowed is None else frozenset(allowed),
+                bad_words=tuple(self.bad_words),
                 seed=_folded(self.seed),
                 max_tokens=max_tokens,
+                min_tokens=self.min_tokens,
                 stop=tuple(stop),
                 stop_token_ids=frozenset(self.stop_token_ids),
                 include_stop_str_in_output=self.include_stop_str_in_output,
                 ignore_eos=self.ignore_eos,
                 skip_special_tokens=self.skip_special_tokens,
                 logprobs=logprobs,
-                prompt_logprobs=prompt_logprobs,
+                prompt_logprobs=prompt_logprobs is not None,
+                prompt_top_logprobs=prompt_logprobs or 0,
             )
+            return resolve(params, tokenizer)
         except LooseleafError as error:
             # Its messages begin with the name of the parameter at fault.
             name, _, rest = str(error).partition(" ")
@@ -122,6 +160,17 @@ class GenerationRequest(Struct, kw_only=True):
 def _folded(seed: int | None) -> int | None:
     """Clients also send negative seeds; -1 is a common way to ask for none."""
     return None if seed is None or seed == -1 else seed % 2**63
+
+
+def _biases(by_token: dict[str, float]) -> dict[int, float]:
+    """JSON spells the ids as strings."""
+    for token in by_token:
+        if not (token.isascii() and token.removeprefix("-").isdecimal() and len(token) < 20):
+            raise invalid(
+                f"logit_bias has {token[:40]!r} for a token, but tokens are given by their ids",
+                "logit_bias",
+            )
+    return {int(token): bias for token, bias in by_token.items()}
 
 
 class ChatRequest(GenerationRequest, kw_only=True):

