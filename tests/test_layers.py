@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "core": set(),
     "program": {"core"},
     "weights": {"core"},
-    "text": {"core"},
+    "text": {"core", "sampling"},
     "sampling": {"core"},
     "models": {"core", "program", "weights"},
     "executors": {"compiled", "core", "program", "sampling"},

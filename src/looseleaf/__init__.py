@@ -14,6 +14,7 @@ _EXPORTS = {
     "CompletionOutput": "looseleaf.engine.llm",
     "RequestOutput": "looseleaf.engine.llm",
     "SamplingParams": "looseleaf.sampling.params",
+    "StructuredOutputs": "looseleaf.sampling.params",
     "LooseleafError": "looseleaf.core.errors",
     "ConfigError": "looseleaf.core.errors",
     "CapacityError": "looseleaf.core.errors",
@@ -27,13 +28,14 @@ __all__ = [
     "LooseleafError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputs",
     "__version__",
 ]
 
 if TYPE_CHECKING:
     from looseleaf.core.errors import CapacityError, ConfigError, LooseleafError
     from looseleaf.engine.llm import LLM, CompletionOutput, RequestOutput
-    from looseleaf.sampling.params import SamplingParams
+    from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 
 def __getattr__(name: str) -> Any:

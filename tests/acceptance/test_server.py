@@ -1,6 +1,7 @@
 """A real server process with the real model, and 32 clients of the official library at once."""
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAI
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
 
@@ -217,3 +218,35 @@ def test_sigterm_ends_it_with_status_zero(served: Served) -> None:
     log = served.log.read_text()
     assert "Traceback" not in log
     assert " ERROR " not in log
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_json_of_a_schema(served: Served, stream: bool) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "country": {"enum": ["France", "Japan", "Peru"]},
+            "population": {"type": "integer", "minimum": 0, "maximum": 99999999},
+        },
+        "required": ["country", "population"],
+        "additionalProperties": False,
+    }
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+        answer: Any = client.chat.completions.create(
+            model="smollm2-135m",
+            messages=[{"role": "user", "content": "Where is Tokyo? Answer as JSON."}],
+            temperature=0,
+            max_tokens=60,
+            stream=stream,
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "place", "schema": schema, "strict": True},
+            },
+        )
+        if stream:
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)
+        else:
+            text = answer.choices[0].message.content
+    value = json.loads(text)
+    assert value["country"] in ("France", "Japan", "Peru")
+    assert 0 <= value["population"] <= 99999999

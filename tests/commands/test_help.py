@@ -21,6 +21,7 @@ SAMPLING_FLAGS = (
     *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--stop"),
     *("--ignore-eos", "--min-tokens", "--presence-penalty", "--frequency-penalty"),
     *("--repetition-penalty", "--logit-bias", "--bad-word", "--allowed-token-ids"),
+    *("--json-schema", "--regex", "--choice", "--grammar"),
 )
 FLAGS = {
     "serve": (
@@ -44,7 +45,7 @@ FLAGS = {
         *("--activations", "--kv-cache-dtype"),
     ),
     "verify": (
-        *("--json", "--prompt-tokens", "--max-tokens", "--executor", "--threads"),
+        *("--json", "--prompt-tokens", "--max-tokens", "--soak", "--executor", "--threads"),
         *("--activations", "--kv-cache-dtype"),
     ),
     "doctor": ("--json", "--no-bandwidth"),

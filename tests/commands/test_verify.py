@@ -16,7 +16,7 @@ def test_the_table(call, tiny_model: Path) -> None:
     out = call("verify", str(tiny_model), *SHORT).out
     for circumstance in CIRCUMSTANCES:
         assert circumstance.name in out
-    assert out.count("same") == len(CIRCUMSTANCES) * 5 + 1
+    assert out.count("same") == len(CIRCUMSTANCES) * 6 + 1
     assert "Every bit is the same, on the native executor." in out
 
 
@@ -28,6 +28,13 @@ def test_json(call, tiny_model: Path) -> None:
     assert all(
         row["differences"] == dict.fromkeys(result["requests"]) for row in result["circumstances"]
     )
+
+
+def test_soak(call, tiny_model: Path) -> None:
+    outcome = call("verify", str(tiny_model), *SHORT, "--soak", "30", "--json")
+    assert outcome.json["soak"]["requests"] == 30
+    assert outcome.json["soak"]["passed"] is True
+    assert "30 requests in" in call("verify", str(tiny_model), *SHORT, "--soak", "30").out
 
 
 def test_a_prompt_that_is_too_long(call, tiny_model: Path) -> None:

@@ -16,10 +16,11 @@ def llm(tiny_model: Path) -> LLM:
 
 def test_c067_both_spellings_of_a_word(llm: LLM) -> None:
     tokenizer = llm.get_tokenizer()
-    params = resolve(SamplingParams(bad_words=("hell", " hi")), tokenizer)
+    grammars = llm.stack.grammars
+    params = resolve(SamplingParams(bad_words=("hell", " hi")), tokenizer, grammars)
     spelt = {tokenizer.decode(list(word)) for word in params.bad_words_token_ids}
     assert spelt == {"hell", " hell", "hi", " hi"}
-    assert resolve(params, tokenizer) == params
+    assert resolve(params, tokenizer, grammars) == params
 
 
 @pytest.mark.parametrize(

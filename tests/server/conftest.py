@@ -28,6 +28,7 @@ from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.run import Server, make_server
 from looseleaf.text.chat_template import ChatTemplate
+from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
 from looseleaf.text.vocabulary import TokenType
 
@@ -215,6 +216,7 @@ def start_server() -> Iterator[StartServer]:
             service,
             tokenizer,
             ChatTemplate(template, bos_token="<|bos|>", eos_token="<|im_end|>"),
+            Grammars(tokenizer),
             model_names,
             memory,
             Metrics(model_names[0], memory),

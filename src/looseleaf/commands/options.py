@@ -16,7 +16,7 @@ from looseleaf.engine.settings import (
     EngineSettings,
     parse_bytes,
 )
-from looseleaf.sampling.params import SamplingParams
+from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 DEFAULTS = EngineSettings()
 
@@ -181,6 +181,17 @@ def add_sampling(
         metavar="ID,ID...",
         help="generate nothing but these tokens",
     )
+    group.add_argument(
+        "--json-schema", metavar="SCHEMA", help="generate JSON of this schema, and nothing else"
+    )
+    group.add_argument("--regex", help="generate what matches, and nothing else")
+    group.add_argument(
+        "--choice",
+        action="append",
+        metavar="TEXT",
+        help="generate one of these; repeat it for each",
+    )
+    group.add_argument("--grammar", help="generate what this grammar, in Lark's notation, allows")
     group.add_argument("--seed", type=int, help="the same seed gives the same answer")
     group.add_argument(
         "--min-tokens", type=int, default=0, help="do not stop before so many are generated"
@@ -229,6 +240,18 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
     )
 
 
+def _structured_outputs(options: argparse.Namespace) -> StructuredOutputs | None:
+    asked = {
+        "json": options.json_schema,
+        "regex": options.regex,
+        "choice": None if options.choice is None else tuple(options.choice),
+        "grammar": options.grammar,
+    }
+    if all(value is None for value in asked.values()):
+        return None
+    return StructuredOutputs(**asked)
+
+
 def sampling_params(options: argparse.Namespace, **more: Any) -> SamplingParams:
     return SamplingParams(
         max_tokens=options.max_tokens,
@@ -242,6 +265,7 @@ def sampling_params(options: argparse.Namespace, **more: Any) -> SamplingParams:
         logit_bias=dict(options.logit_bias),
         bad_words=tuple(options.bad_word),
         allowed_token_ids=options.allowed_token_ids,
+        structured_outputs=_structured_outputs(options),
         seed=options.seed,
         min_tokens=options.min_tokens,
         stop=tuple(options.stop),

@@ -5,9 +5,11 @@ import argparse
 from looseleaf.bench.machine import machine
 from looseleaf.bench.progress import progress
 from looseleaf.commands.options import add_execution, add_json, print_json
+from looseleaf.engine.llm import LLM
 from looseleaf.engine.settings import EngineSettings
-from looseleaf.verify.check import Row, Verifier
+from looseleaf.verify.check import KEPT_SETTINGS, Row, Verifier
 from looseleaf.verify.circumstances import CIRCUMSTANCES
+from looseleaf.verify.soak import Outcome, as_dict, soak
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=int, default=16, help="how long answers are (default: %(default)s)"
     )
+    parser.add_argument(
+        "--soak",
+        type=int,
+        default=0,
+        metavar="N",
+        help="then answer N requests of all kinds on a pool that is far too small, give some up, "
+        "check the bookkeeping after every step, and compare every answer",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -55,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
             rows.append(row)
             advance()
     passed = all(row.passed for row in rows)
+    outcome = _soak(settings, options.soak) if options.soak else None
+    passed = passed and (outcome is None or outcome.passed)
     if options.json:
         print_json(
             {
@@ -63,15 +75,22 @@ def run(options: argparse.Namespace) -> int:
                 "passed": passed,
                 "requests": [case.name for case in verifier.cases],
                 "circumstances": [row._asdict() | {"passed": row.passed} for row in rows],
+                **({} if outcome is None else {"soak": as_dict(outcome)}),
                 "machine": machine(),
             }
         )
     else:
-        _show(verifier, rows, passed)
+        _show(verifier, rows, outcome, passed)
     return 0 if passed else 1
 
 
-def _show(verifier: Verifier, rows: list[Row], passed: bool) -> None:
+def _soak(settings: EngineSettings, num_requests: int) -> Outcome:
+    kept = {name: getattr(settings, name) for name in KEPT_SETTINGS}
+    with progress("requests", num_requests) as advance:
+        return soak(lambda **more: LLM(**(kept | more)), num_requests, advance=advance)
+
+
+def _show(verifier: Verifier, rows: list[Row], outcome: Outcome | None, passed: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -87,6 +106,14 @@ def _show(verifier: Verifier, rows: list[Row], passed: bool) -> None:
             table.add_row(row.name, *(row.differences[name] or "same" for name in names))
     console = Console()
     console.print(table)
+    if outcome is not None:
+        console.print(
+            f"\n{outcome.requests} requests in {outcome.steps} steps: {outcome.given_up} given up, "
+            f"{outcome.preemptions} preemptions, {outcome.cached_tokens} prompt tokens found "
+            f"stored, {outcome.compared} answers compared, the bookkeeping checked at every step."
+        )
+        for found in outcome.differences:
+            console.print(f"not as alone: {found}")
     console.print(
         f"\nEvery bit is the same, on the {verifier.executor} executor."
         if passed

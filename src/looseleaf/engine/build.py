@@ -28,6 +28,7 @@ from looseleaf.models.load import load_program, load_weights
 from looseleaf.models.registry import architecture
 from looseleaf.program.program import Program
 from looseleaf.text.chat_template import ChatTemplate
+from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
 from looseleaf.weights.gguf import GGUFFile
 from looseleaf.weights.source import SourceError, default_cache_dir, known_models, resolve
@@ -52,6 +53,7 @@ class Stack:
     engine: Engine
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    grammars: Grammars
     model_config: ModelConfig
     memory: MemoryPlan
 
@@ -156,12 +158,13 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
             config.context_length,
             weight_bytes=4 * program.num_parameters,
         )
-        executor = _build_executor(settings, file, config, program, memory)
+        grammars = Grammars(text.tokenizer)
+        executor = _build_executor(settings, file, config, program, memory, grammars)
     scheduler = build_scheduler(settings, memory, events)
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
     engine = Engine(scheduler, executor)
-    return Stack(settings, engine, text.tokenizer, text.chat_template, config, memory)
+    return Stack(settings, engine, text.tokenizer, text.chat_template, grammars, config, memory)
 
 
 def _build_executor(
@@ -170,6 +173,7 @@ def _build_executor(
     config: ModelConfig,
     program: Program,
     memory: MemoryPlan,
+    grammars: Grammars,
 ) -> Executor:
     """Each executor is imported only where it is wanted: neither needs what the other does."""
     if settings.executor == "native":
@@ -195,6 +199,7 @@ def _build_executor(
             kv_dtype=settings.kv_cache_dtype,
             activations=settings.activations,
             num_valid_tokens=config.tokenizer_size,
+            new_matcher=grammars.matcher,
         )
     from looseleaf.executors.reference import ReferenceExecutor
 
@@ -204,6 +209,7 @@ def _build_executor(
         memory.num_blocks,
         memory.block_size,
         num_valid_tokens=config.tokenizer_size,
+        new_matcher=grammars.matcher,
     )
 
 

@@ -165,7 +165,7 @@ class LLM:
         return Group(
             f"llm-{next(self._ids)}",
             check_token_ids(token_ids, self.stack.tokenizer.vocab_size),
-            resolve(params, self.stack.tokenizer),
+            resolve(params, self.stack.tokenizer, self.stack.grammars),
             self.stack.tokenizer,
             arrival_time=self.engine.clock(),
             priority=priority,

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.sampling.params import SamplingParams
+from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
 
 
-def resolve(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-    """With the token ids of the bad words. Doing it again changes nothing.
+def resolve(params: SamplingParams, tokenizer: Tokenizer, grammars: Grammars) -> SamplingParams:
+    """With the token ids of the bad words, and the grammar of what the output must be. Doing it
+    again changes nothing.
 
-    Raises LooseleafError for an id that the vocabulary does not have; the message begins with the
-    name of the parameter.
+    Raises LooseleafError for an id that the vocabulary does not have, and for what is no grammar;
+    the message begins with the name of the parameter.
     """
     for name, ids in (
         ("logit_bias", (token_id for token_id, _ in params.biases)),
@@ -20,6 +22,8 @@ def resolve(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
         ("bad_words_token_ids", (i for word in params.bad_words_token_ids for i in word)),
     ):
         _check(name, ids, tokenizer.vocab_size)
+    if params.structured_outputs is not None and params.grammar is None:
+        params = replace(params, grammar=grammars.compile(params.structured_outputs))
     if not params.bad_words:
         return params
     words = dict.fromkeys(params.bad_words_token_ids)

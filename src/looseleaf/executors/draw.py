@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from looseleaf.compiled import compiled
 from looseleaf.core.step import Sample, StepResult, TokenLogprobs, Top
 from looseleaf.executors.batch import SequenceRange
+from looseleaf.executors.grammar_states import GrammarStates
 from looseleaf.sampling.edits import RowEdit, edit_row
 from looseleaf.sampling.logprobs import FLOOR, prompt_logprobs, token_logprobs
 from looseleaf.sampling.params import SamplingParams
@@ -44,17 +45,19 @@ def draw(
     logits: NDArray[np.float32],
     num_valid_tokens: int | None,
     threads: Any = None,
+    grammars: GrammarStates | None = None,
 ) -> Drawn:
     """Draw for every sequence from its own rows of `logits` (rows wanted, vocab).
 
     Where a row is no use, its token is None: only the sequence that it belongs to has to end. Ids
     from `num_valid_tokens` on are never drawn nor listed. `threads` is a `ThreadPool` of the
-    compiled part; without one, the calling thread does all.
+    compiled part; without one, the calling thread does all. `grammars` follows sequences that
+    have one.
     """
     native = compiled()
     if native is None:
-        return draw_in_python(ranges, logits, num_valid_tokens)
-    return draw_natively(native, ranges, logits, num_valid_tokens, threads)
+        return draw_in_python(ranges, logits, num_valid_tokens, grammars)
+    return draw_natively(native, ranges, logits, num_valid_tokens, threads, grammars)
 
 
 def draw_natively(
@@ -63,6 +66,7 @@ def draw_natively(
     logits: NDArray[np.float32],
     num_valid_tokens: int | None,
     threads: Any,
+    grammars: GrammarStates | None = None,
 ) -> Drawn:
     """`draw` by the compiled part."""
     columns = logits.shape[1]
@@ -73,7 +77,7 @@ def draw_natively(
     for part in ranges:
         for wanted in part.sequence.samples:
             params = _params(wanted)
-            edit = _edit(part, wanted, logits[:, :columns])
+            edit = _edit(part, wanted, logits[:, :columns], grammars)
             if edit is not None:
                 edits.append((len(draws), *edit))
             draws.append(
@@ -117,6 +121,7 @@ def draw_in_python(
     ranges: Sequence[SequenceRange],
     logits: NDArray[np.float32],
     num_valid_tokens: int | None,
+    grammars: GrammarStates | None = None,
 ) -> Drawn:
     """`draw` as `sampling` defines it."""
     tokens: list[int | None] = []
@@ -125,7 +130,7 @@ def draw_in_python(
         for wanted in part.sequence.samples:
             row = logits[part.logits_stop - 1]
             params = _params(wanted)
-            edit = _edit(part, wanted, logits[:, :num_valid_tokens])
+            edit = _edit(part, wanted, logits[:, :num_valid_tokens], grammars)
             edited = row if edit is None else edit.apply(row[:num_valid_tokens])
             try:
                 token: int | None = sample(
@@ -160,7 +165,12 @@ def _params(wanted: Sample) -> SamplingParams:
     return wanted.params
 
 
-def _edit(part: SequenceRange, wanted: Sample, logits: NDArray[np.float32]) -> RowEdit | None:
+def _edit(
+    part: SequenceRange,
+    wanted: Sample,
+    logits: NDArray[np.float32],
+    grammars: GrammarStates | None,
+) -> RowEdit | None:
     """What the request changes of its row before it draws from it."""
     params = _params(wanted)
     if not (params.edits_logits or wanted.barred):
@@ -169,7 +179,13 @@ def _edit(part: SequenceRange, wanted: Sample, logits: NDArray[np.float32]) -> R
     history = np.array(() if told is None else told.token_ids, np.int32)
     num_prompt_tokens = 0 if told is None else told.num_prompt_tokens
     row = logits[part.logits_stop - 1]
-    return edit_row(row, params, history, num_prompt_tokens, wanted.barred)
+    grammatical = None
+    if params.grammar is not None:
+        assert grammars is not None
+        output = history[num_prompt_tokens:].tolist()
+        # Further samples begin where the sequence itself does: with its state.
+        grammatical = grammars.allowed(part.sequence.request_id, params.grammar, output)
+    return edit_row(row, params, history, num_prompt_tokens, wanted.barred, grammatical)
 
 
 def _scored(part: SequenceRange) -> Iterator[tuple[int, int]]:

@@ -16,6 +16,7 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
+from looseleaf.executors.grammar_states import GrammarStates, NewMatcher
 from looseleaf.executors.kv_dtype import kv_row_bytes
 from looseleaf.executors.kv_memory import zeroed
 from looseleaf.executors.native_profile import PassTotals, Work, passes_done
@@ -48,6 +49,7 @@ class NativeExecutor:
     A step may have at most `max_tokens` tokens, at positions below `max_positions`. Ids from
     `num_valid_tokens` on are never sampled. `kv_dtype` is one of kv_dtype.py's; `activations`, with
     which quantized weights are multiplied, "int8" or "f32"; `kernels` "auto", "portable" or "avx2".
+    `new_matcher` is for requests with a grammar: see GrammarStates.
     Raises ConfigError where the package has no compiled part, ValueError for a `kv_dtype` that does
     not go with the block size or head_dim.
     """
@@ -66,12 +68,14 @@ class NativeExecutor:
         kv_dtype: str = "f32",
         activations: str = "int8",
         kernels: str = "auto",
+        new_matcher: NewMatcher | None = None,
     ) -> None:
         native = native_module()
         self.program = program
         self._max_tokens = max_tokens
         self._num_valid_tokens = num_valid_tokens
         self._rows = Rows(num_blocks, block_size)
+        self._grammars = GrammarStates(new_matcher)
         compiled_program = compile_program(program, max_positions)
         # The runtime borrows all of these arrays.
         self._matrices = [
@@ -118,9 +122,16 @@ class NativeExecutor:
 
     def execute(self, step: Step) -> StepResult:
         start = perf_counter()
+        self._grammars.forget(step.finished)
         logits, batch = self.logits(step)
         middle = perf_counter()
-        drawn = draw(batch.ranges, logits, self._num_valid_tokens, self._runtime.threads)
+        drawn = draw(
+            batch.ranges,
+            logits,
+            self._num_valid_tokens,
+            self._runtime.threads,
+            self._grammars,
+        )
         durations = (("forward", middle - start), ("sample", perf_counter() - middle))
         return drawn.result(step.step_id, durations)
 

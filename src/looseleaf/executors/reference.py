@@ -19,6 +19,7 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
 from looseleaf.executors.batch import Batch, check_batch, make_batch
 from looseleaf.executors.draw import draw
+from looseleaf.executors.grammar_states import GrammarStates, NewMatcher
 from looseleaf.executors.kv_cache import KVCache
 from looseleaf.executors.paged_attention import attend
 from looseleaf.executors.rows import Rows
@@ -46,6 +47,7 @@ class ReferenceExecutor:
 
     `weights` maps the program's weight names to float32 arrays of the program's shapes; they are
     used in place and not modified. Ids from `num_valid_tokens` on are never sampled nor listed.
+    `new_matcher` is for requests with a grammar: see GrammarStates.
     Raises `ConfigError` if a weight is missing or misshapen, or the program has an op that this
     executor lacks.
     """
@@ -58,6 +60,7 @@ class ReferenceExecutor:
         block_size: int,
         *,
         num_valid_tokens: int | None = None,
+        new_matcher: NewMatcher | None = None,
     ) -> None:
         _check_ops(program)
         _check_weights(program, weights)
@@ -65,6 +68,7 @@ class ReferenceExecutor:
         self._weights = weights
         self._num_valid_tokens = num_valid_tokens
         self._rows = Rows(num_blocks, block_size)
+        self._grammars = GrammarStates(new_matcher)
         self._kv = KVCache(
             program.num_layers, program.num_kv_heads, program.head_dim, num_blocks, block_size
         )
@@ -73,9 +77,10 @@ class ReferenceExecutor:
 
     def execute(self, step: Step) -> StepResult:
         start = perf_counter()
+        self._grammars.forget(step.finished)
         logits, batch = self.logits(step)
         middle = perf_counter()
-        drawn = draw(batch.ranges, logits, self._num_valid_tokens)
+        drawn = draw(batch.ranges, logits, self._num_valid_tokens, grammars=self._grammars)
         durations = (("forward", middle - start), ("sample", perf_counter() - middle))
         return drawn.result(step.step_id, durations)
 

@@ -7,9 +7,9 @@ In this order, in float64, rounded to float32 at the end:
 2. `frequency_penalty` f and `presence_penalty` p: of a token that was generated c times, f * c + p
    is taken away, once there is one;
 3. `logit_bias` is added;
-4. what must not be drawn becomes minus infinity: ids that are not among `allowed_token_ids`; the
-   last id of a bad word whose other ids are the last of prompt and output; end tokens before
-   `min_tokens`.
+4. what must not be drawn becomes minus infinity: ids that are not among `allowed_token_ids`, and
+   those that the request's grammar does not allow next; the last id of a bad word whose other ids
+   are the last of prompt and output; end tokens before `min_tokens`.
 
 Log-probabilities are of the logits as the model gave them.
 """
@@ -45,17 +45,23 @@ def edit_row(
     history: Ids,
     num_prompt_tokens: int,
     barred: frozenset[int] = frozenset(),
+    grammatical: Ids | None = None,
 ) -> RowEdit:
     """The edit of `row`, whose ids are all that can be drawn. `history` is prompt and output so
-    far, needed only if `params.needs_history`; `barred` are further ids that must not be drawn."""
+    far, needed only if `params.needs_history`; `barred` are further ids that must not be drawn.
+    `grammatical` (M,), rising, are those that a grammar allows, if there is one."""
     penalised = params.presence_penalty != 0 or params.frequency_penalty != 0
     repeated = _ids(history) if params.repetition_penalty != 1 else _ids(())
     generated = _ids(history[num_prompt_tokens:]) if penalised else _ids(())
     biased = _ids([token_id for token_id, _ in params.biases])
     banned = _ids([*_completing(params.bad_words_token_ids, history), *barred])
-    only = params.allowed_token_ids is not None
+    only = params.allowed_token_ids is not None or grammatical is not None
     if params.allowed_token_ids is not None:
         token_ids = _ids(list(params.allowed_token_ids))
+        if grammatical is not None:
+            token_ids = np.intersect1d(token_ids, grammatical, assume_unique=True)
+    elif grammatical is not None:
+        token_ids = grammatical
     else:
         token_ids = np.unique(np.concatenate([repeated, generated, biased, banned]))
     token_ids = token_ids[token_ids < len(row)]

@@ -3,11 +3,35 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from looseleaf.core.errors import LooseleafError
 
 MAX_SEED = 2**63 - 1
 MAX_BIAS = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputs:
+    """What the output must be: exactly one of these.
+
+    `json` is a JSON schema, as text or as a mapping; `json_object` any JSON object; `regex` and
+    `choice` match the whole output; `grammar` is in Lark's notation.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        asked = [name for name in self.__slots__ if getattr(self, name) not in (None, False)]
+        if len(asked) != 1:
+            raise LooseleafError(
+                f"structured_outputs has {' and '.join(asked) or 'nothing'}, but it must have one "
+                f"of {', '.join(self.__slots__)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +43,8 @@ class SamplingParams:
     `repetition_penalty` (1 is off) the prompt too; `logit_bias` is added to the logits of ids, and
     may be given as a mapping. Only `allowed_token_ids`, if there are any, can be drawn, and never
     the last token that would complete one of `bad_words`, however it is spelt after a space or
-    without; `bad_words_token_ids` are the same as token ids. `edits.py` says how these change
-    logits.
+    without; `bad_words_token_ids` are the same as token ids. With `structured_outputs` the output
+    follows a grammar, which `grammar` is for llguidance. `edits.py` says how these change logits.
 
     `max_tokens` None means up to the context; 0 only scores the prompt. Before `min_tokens` nothing
     stops: no end token is drawn, no stop string looked for. `logprobs` k returns, for each token,
@@ -40,6 +64,8 @@ class SamplingParams:
     allowed_token_ids: frozenset[int] | None = None
     bad_words: tuple[str, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    structured_outputs: StructuredOutputs | None = None
+    grammar: str | None = None
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -110,6 +136,7 @@ class SamplingParams:
             or self.frequency_penalty != 0
             or self.repetition_penalty != 1
             or any(len(word) > 1 for word in self.bad_words_token_ids)
+            or self.grammar is not None
         )
 
     @property

@@ -35,20 +35,14 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "grammar": ("",),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "json_schema": (),
     "kv_transfer_params": ({},),
     "modalities": (["text"], []),
     "prompt_logprobs": (),
     "regex": (),
-    "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "structural_tag": (),
-    "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -86,6 +80,8 @@ IGNORED = frozenset(
 _ADVICE = {
     "chat_template": "the template is the model's; a request cannot bring its own",
 }
+
+_GRAMMAR_NAMES = (b'"response_format"', b'"structured_outputs"', b'"guided_')
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _logged_names: set[str] = set()
@@ -137,6 +133,11 @@ def _log_unknown(names: set[str]) -> None:
         if len(_logged_names) < MAX_LOGGED_NAMES:
             _logged_names.add(name)
             logger.warning("request field %.60r is not known and is ignored", name)
+
+
+def work_of(body: bytes) -> int:
+    """The size that counts for `off_loop`: a grammar may take a second to make, however short."""
+    return THREAD_BYTES + 1 if any(name in body for name in _GRAMMAR_NAMES) else len(body)
 
 
 async def off_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

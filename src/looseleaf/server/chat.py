@@ -12,7 +12,7 @@ from starlette.responses import Response
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.engine.groups import Delta
 from looseleaf.sampling.params import SamplingParams
-from looseleaf.server.body import decode, off_loop, read_body
+from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import invalid
 from looseleaf.server.generation import Generation
@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
 
 async def chat_completions(context: ServerContext, request: Request) -> Response:
     body = await read_body(request, context.max_body_bytes)
-    fields, token_ids, params, extra_keys = await off_loop(len(body), prepare, context, body)
+    fields, token_ids, params, extra_keys = await off_loop(work_of(body), prepare, context, body)
     generation = Generation(
         context,
         [token_ids],
@@ -61,6 +61,7 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
     newer = fields.max_completion_tokens is not None
     params = fields.sampling_params(
         context.tokenizer,
+        context.grammars,
         max_tokens=fields.max_completion_tokens if newer else fields.max_tokens,
         logprobs=fields.top_logprobs if fields.logprobs else None,
         names={

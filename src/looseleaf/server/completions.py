@@ -16,7 +16,7 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.engine.groups import Delta, Sample
 from looseleaf.sampling.params import SamplingParams
-from looseleaf.server.body import decode, off_loop, read_body
+from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import invalid
 from looseleaf.server.generation import Generation
@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
 
 async def completions(context: ServerContext, request: Request) -> Response:
     body = await read_body(request, context.max_body_bytes)
-    prepared = await off_loop(len(body), prepare, context, body)
+    prepared = await off_loop(work_of(body), prepare, context, body)
     generation = Generation(
         context,
         prepared.token_ids,
@@ -78,6 +78,7 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         )
     params = fields.sampling_params(
         context.tokenizer,
+        context.grammars,
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens,
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,

@@ -11,6 +11,7 @@ from looseleaf.server.errors import ApiError
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
 from looseleaf.text.chat_template import ChatTemplate
+from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_BODY_BYTES = 16 * 2**20
@@ -24,6 +25,7 @@ class ServerContext:
     service: EngineService
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    grammars: Grammars
     model_names: tuple[str, ...]
     memory: MemoryPlan
     metrics: Metrics
@@ -46,6 +48,7 @@ class ServerContext:
             service,
             stack.tokenizer,
             stack.chat_template,
+            stack.grammars,
             names,
             stack.memory,
             Metrics(names[0], stack.memory),

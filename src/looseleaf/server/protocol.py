@@ -9,8 +9,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.engine.params import resolve
-from looseleaf.sampling.params import SamplingParams
+from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 from looseleaf.server.errors import invalid
+from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
 
 MAX_CHOICES = 1024
@@ -30,6 +31,27 @@ class StreamOptions(Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
+class JsonSchema(Struct, kw_only=True):
+    name: str = ""
+    schema: dict[str, Any] | bool = {}
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, kw_only=True):
+    type: str
+    json_schema: JsonSchema | None = None
+
+
+class StructuredFields(Struct, kw_only=True):
+    """As vLLM has them."""
+
+    json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
 class GenerationRequest(Struct, kw_only=True):
     """What both kinds of completion take. Null fields never get here: they count as omitted."""
 
@@ -46,6 +68,12 @@ class GenerationRequest(Struct, kw_only=True):
     allowed_token_ids: list[Integer] | None = None
     bad_words: list[str] = []
     min_tokens: Integer = 0
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredFields | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     seed: Integer | None = None
     max_tokens: Integer | None = None
     stop: str | list[str] = []
@@ -62,6 +90,7 @@ class GenerationRequest(Struct, kw_only=True):
     def sampling_params(
         self,
         tokenizer: Tokenizer,
+        grammars: Grammars,
         *,
         max_tokens: int | None,
         logprobs: int | None,
@@ -124,6 +153,7 @@ class GenerationRequest(Struct, kw_only=True):
                 logit_bias=_biases(self.logit_bias),
                 allowed_token_ids=None if allowed is None else frozenset(allowed),
                 bad_words=tuple(self.bad_words),
+                structured_outputs=self._structured_outputs(),
                 seed=_folded(self.seed),
                 max_tokens=max_tokens,
                 min_tokens=self.min_tokens,
@@ -136,13 +166,65 @@ class GenerationRequest(Struct, kw_only=True):
                 prompt_logprobs=prompt_logprobs is not None,
                 prompt_top_logprobs=prompt_logprobs or 0,
             )
-            return resolve(params, tokenizer)
+            return resolve(params, tokenizer, grammars)
         except LooseleafError as error:
             # Its messages begin with the name of the parameter at fault.
             name, _, rest = str(error).partition(" ")
             name = names.get(name, name)
+            if name.startswith("structured_outputs"):
+                raise invalid(str(error), "structured_outputs") from None
             known = name in self.__struct_fields__
             raise invalid(f"{name} {rest}", name if known else None) from None
+
+    def _structured_outputs(self) -> StructuredOutputs | None:
+        """What the output must be, in whichever of three ways it was said."""
+        asked = [found for found in (self._of_format(), self._of_fields(), self._guided()) if found]
+        if len(asked) > 1:
+            raise invalid(
+                "the form of the output is given more than once: use one of response_format, "
+                "structured_outputs and the guided_ fields",
+                "structured_outputs",
+            )
+        return asked[0] if asked else None
+
+    def _of_format(self) -> StructuredOutputs | None:
+        given = self.response_format
+        if given is None or given.type == "text":
+            return None
+        if given.type == "json_object":
+            return StructuredOutputs(json_object=True)
+        if given.type == "json_schema" and given.json_schema is not None:
+            schema = given.json_schema.schema
+            return StructuredOutputs(json=schema if isinstance(schema, dict) else "{}")
+        raise invalid(
+            "response_format must have the type text, json_object, or json_schema with a "
+            "json_schema",
+            "response_format",
+        )
+
+    def _of_fields(self) -> StructuredOutputs | None:
+        given = self.structured_outputs
+        if given is None:
+            return None
+        return StructuredOutputs(
+            json=given.json,
+            json_object=bool(given.json_object),
+            regex=given.regex,
+            choice=None if given.choice is None else tuple(given.choice),
+            grammar=given.grammar,
+        )
+
+    def _guided(self) -> StructuredOutputs | None:
+        """The spellings of before."""
+        given = {
+            "json": self.guided_json,
+            "regex": self.guided_regex,
+            "choice": None if self.guided_choice is None else tuple(self.guided_choice),
+            "grammar": self.guided_grammar,
+        }
+        if all(value is None for value in given.values()):
+            return None
+        return StructuredOutputs(**given)  # type: ignore[arg-type]
 
     def extra_keys(self) -> ExtraKeys:
         """What besides its tokens must be equal for a stored block to be shared."""
@@ -167,7 +249,7 @@ def _biases(by_token: dict[str, float]) -> dict[int, float]:
     for token in by_token:
         if not (token.isascii() and token.removeprefix("-").isdecimal() and len(token) < 20):
             raise invalid(
-                f"logit_bias has {token[:40]!r} for a token, but tokens are given by their ids",
+                "logit_bias has a token that is no number: tokens are given by their ids",
                 "logit_bias",
             )
     return {int(token): bias for token, bias in by_token.items()}

@@ -14,6 +14,12 @@ from looseleaf.verify.circumstances import (
 from looseleaf.verify.recording import Answer
 from looseleaf.verify.requests import Case, make_cases, make_strangers
 
+KEPT_SETTINGS = (
+    *("model", "executor", "threads", "activations", "block_size"),
+    *("kv_cache_dtype", "cache_dir", "cache_weights"),
+)
+"""Of `EngineSettings`: those that are the same in all circumstances, unless one says otherwise."""
+
 
 class Row(NamedTuple):
     """What a circumstance changed: for each case None, or where the first difference is. `failure`
@@ -34,13 +40,7 @@ class Verifier:
     def __init__(
         self, settings: EngineSettings, *, prompt_tokens: int = 150, max_tokens: int = 16
     ) -> None:
-        self._settings = {
-            name: getattr(settings, name)
-            for name in (
-                *("model", "executor", "threads", "activations", "block_size"),
-                *("kv_cache_dtype", "cache_dir", "cache_weights"),
-            )
-        }
+        self._settings = {name: getattr(settings, name) for name in KEPT_SETTINGS}
         with self._make() as llm:
             # Ids that the tokenizer knows: others can be computed, but never drawn.
             tokenizer = llm.get_tokenizer()

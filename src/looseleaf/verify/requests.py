@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from looseleaf.sampling.params import SamplingParams
+from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 NUM_STRANGERS = 32
 
@@ -51,6 +51,7 @@ def make_cases(num_valid_tokens: int, prompt_tokens: int, max_tokens: int) -> li
             bad_words_token_ids=((max(some),), word),
             min_tokens=max_tokens // 2,
         ),
+        case("structured", seed=15, structured_outputs=StructuredOutputs(regex="[a-z ]{200,}")),
         case("n=4", seed=14, n=4),
     ]
 

@@ -1,0 +1,48 @@
+"""Where live sequences stand in their grammars."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from looseleaf.core.request import RequestId
+
+NewMatcher = Callable[[str], Any]
+"""The state of a grammar before the first token (`text.grammar.Matcher`)."""
+
+
+class GrammarStates:
+    """Follows each sequence through its grammar. Without `new_matcher` there are none.
+
+    What may come next depends on the generated tokens alone: a sequence that comes back after it
+    was preempted, or whose last tokens were others, is followed from its beginning again.
+    """
+
+    def __init__(self, new_matcher: NewMatcher | None) -> None:
+        self._new_matcher = new_matcher
+        self._states: dict[RequestId, tuple[Any, list[int]]] = {}
+
+    def allowed(
+        self, request_id: RequestId, grammar: str, output: Sequence[int]
+    ) -> NDArray[np.int32]:
+        """The tokens (M,), rising, that may follow `output`; none where the grammar was left."""
+        matcher, followed = self._states.get(request_id, (None, []))
+        if matcher is None or followed != list(output[: len(followed)]):
+            assert self._new_matcher is not None, "this executor follows no grammars"
+            matcher, followed = self._new_matcher(grammar), []
+        new = list(output[len(followed) :])
+        if new:
+            matcher.consume_tokens(new)
+            followed = followed + new
+        self._states[request_id] = (matcher, followed)
+        if matcher.is_error():
+            return np.zeros(0, np.int32)
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error():  # it became too costly just now
+            return np.zeros(0, np.int32)
+        return np.flatnonzero(np.unpackbits(mask, bitorder="little")).astype(np.int32)
+
+    def forget(self, request_ids: Iterable[RequestId]) -> None:
+        for request_id in request_ids:
+            self._states.pop(request_id, None)
