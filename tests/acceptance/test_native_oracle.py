@@ -69,8 +69,23 @@ def test_in_float32_every_token_is_the_oracles(
     assert found == [output for _, output in texts(greedy_cases)]
 
 
+@pytest.mark.parametrize(("dtype", "least"), [("f16", 576), ("int16", 576), ("int8", 560)])
+def test_how_keys_and_values_are_kept(
+    smollm2_path: Path, greedy_cases: list[dict[str, Any]], dtype: str, least: int
+) -> None:
+    """The default is the smallest that leaves all tokens as they are: of two bytes a number."""
+    found = most_likely(smollm2_path, greedy_cases, activations="f32", kv_cache_dtype=dtype)
+    same = sum(
+        ours == theirs
+        for answer, (_, output) in zip(found, texts(greedy_cases), strict=True)
+        for ours, theirs in zip(answer, output, strict=True)
+    )
+    print(f"{same} of 576 tokens")
+    assert same >= least
+
+
 def test_by_default_most_tokens_are(smollm2_path: Path, greedy_cases: list[dict[str, Any]]) -> None:
-    """With 8-bit activations and f16 keys and values; the model itself is in the file's 4 bits."""
+    """With 8-bit activations and int16 keys and values; the model itself is in the file's 4 bits."""
     found = most_likely(smollm2_path, greedy_cases)
     pairs = [
         pair

@@ -137,6 +137,19 @@ def test_c062_stop_strings_wait_for_min_tokens(make_llm: MakeLLM) -> None:
     assert late.outputs[0].text.startswith(stop)
 
 
+@pytest.mark.parametrize("how", [{"temperature": 0.01}, {"top_p": 0.5}, {"top_k": 1}])
+def test_c071_log_probabilities_do_not_depend_on_filters(make_llm: MakeLLM, how: Any) -> None:
+    llm = make_llm()
+    found = []
+    for asked in ({}, how):
+        params = SamplingParams(seed=1, max_tokens=1, logprobs=3, **asked)
+        (output,) = llm.generate(["hello"], params, use_tqdm=False)
+        found.append(output.outputs[0].logprobs[0].top)
+    assert found[0] == found[1]
+    assert len(found[0]) == 3
+    assert all(-100 < logprob < 0 for _, logprob in found[0])
+
+
 def test_log_probabilities_are_of_the_logits_as_they_came(make_llm: MakeLLM) -> None:
     llm = make_llm()
     plain = SamplingParams(temperature=0, max_tokens=1, logprobs=3)

@@ -66,7 +66,7 @@ def test_halves_without_a_compiled_part_are_refused_and_not_ignored() -> None:
     ("given", "told"),
     [
         ({"executor": "abacus"}, "executor 'abacus'.*auto, native, reference"),
-        ({"kv_cache_dtype": "f8"}, "kv_cache_dtype 'f8'.*auto, f32, f16, int16"),
+        ({"kv_cache_dtype": "f8"}, "kv_cache_dtype 'f8'.*auto, f32, f16, int16, int8"),
         ({"activations": "int4"}, "activations 'int4'.*int8, f32"),
         ({"threads": 0}, "threads is 0.*between 1 and 256"),
         ({"threads": 257}, "threads is 257"),

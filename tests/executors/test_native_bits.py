@@ -48,7 +48,7 @@ workloads = st.builds(
     Workload,
     kv=st.one_of(
         st.tuples(st.sampled_from(["f32", "f16"]), st.sampled_from([1, 3, 8, 16, 32])),
-        st.tuples(st.just("int16"), st.sampled_from([8, 16, 24, 32])),
+        st.tuples(st.sampled_from(["int16", "int8"]), st.sampled_from([8, 16, 24, 32])),
     ),
     shared=st.one_of(st.integers(0, 40), st.sampled_from([127, 128, 256, 257, 300, 400])),
     own=st.lists(st.integers(1, 60), min_size=1, max_size=7).map(tuple),

@@ -17,7 +17,7 @@ from looseleaf.engine.settings import EngineSettings
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
 
-DTYPES = ["f32", "f16", "int16"]
+DTYPES = ["f32", "f16", "int16", "int8"]
 LENGTHS = [5, 33, 150]  # the last crosses from one split to the next
 
 MakeModel = Callable[[int], Model]
@@ -68,6 +68,7 @@ def test_int16_is_about_as_exact_as_f16(
     assert errors["f32"] < 1e-5 * size
     assert errors["f32"] < errors["f16"] < 1e-3 * size
     assert errors["int16"] < 2 * errors["f16"]
+    assert errors["f16"] < errors["int8"] < 0.04 * size
 
 
 @pytest.mark.parametrize("kernels", ["avx2", "portable"])
@@ -90,23 +91,24 @@ def test_what_blocks_held_before_never_counts(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_int16_bits_do_not_depend_on_batch_or_chunks(make_model: MakeModel, seed: int) -> None:
+@pytest.mark.parametrize("dtype", ["int16", "int8"])
+def test_bits_of_integers_do_not_depend_on_batch_or_chunks(
+    make_model: MakeModel, dtype: str, seed: int
+) -> None:
     model = make_model(64)
     rng = random.Random(seed)
     prompts = prompts_of(model, [rng.randint(1, 180) for _ in range(5)], seed)
-    alone = [
-        logits_of(model.native(threads=1, kv_dtype="int16"), [p], 200, seed)[0] for p in prompts
-    ]
+    alone = [logits_of(model.native(threads=1, kv_dtype=dtype), [p], 200, seed)[0] for p in prompts]
     for threads in (1, 2, 3):
         chunk = rng.choice([1, 7, 16, 30])
-        executor = model.native(threads=threads, kv_dtype="int16", block_size=8)
+        executor = model.native(threads=threads, kv_dtype=dtype, block_size=8)
         assert sum(len(p) for p in prompts) < NUM_BLOCKS * 8
         for one, other in zip(alone, logits_of(executor, prompts, chunk, seed, 8), strict=True):
             assert np.array_equal(one, other), (threads, chunk)
 
 
 def test_int16_asks_for_whole_vectors(tmp_path: Path, make_model: MakeModel) -> None:
-    with pytest.raises(ValueError, match="int16 needs a head_dim and a block size"):
+    with pytest.raises(ValueError, match="integers need a head_dim and a block size"):
         make_model(64).native(kv_dtype="int16", block_size=4)
     path = write_tiny_model(tmp_path / "twelve.gguf", head_dim=12)
     for settings, message in (

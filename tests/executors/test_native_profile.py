@@ -121,7 +121,7 @@ def test_the_passes_add_up_to_the_program(program: Program, works: list[Work]) -
 
 
 @pytest.mark.parametrize(
-    ("dtype", "head_bytes"), [("f32", 4 * 8), ("f16", 2 * 8), ("int16", 2 * 8 + 4)]
+    ("dtype", "head_bytes"), [("f32", 4 * 8), ("f16", 2 * 8), ("int16", 2 * 8 + 4), ("int8", 8 + 4)]
 )
 def test_the_kv_cache_has_its_bytes(program: Program, dtype: str, head_bytes: int) -> None:
     totals = kind_totals(program)
@@ -129,7 +129,7 @@ def test_the_kv_cache_has_its_bytes(program: Program, dtype: str, head_bytes: in
     (attention,) = (work for work in by_name(works) if work.name == "attention")
     assert attention.num_bytes == 2 * 2 * 2 * head_bytes * CONTEXTS
     madds = 2 * 2 * 32 * POSITIONS
-    is_int16 = dtype == "int16"
+    is_int16 = dtype in ("int16", "int8")
     assert attention.int16_madds == (madds if is_int16 else 0)
     assert attention.f32_madds == (0 if is_int16 else madds)
     assert not any(work.int8_madds for work in works)

@@ -8,7 +8,7 @@ from looseleaf.bench.progress import Advance
 from looseleaf.bench.shapes import ModelShapes
 from looseleaf.bench.timing import Timed, alternating_seconds
 from looseleaf.core.errors import ConfigError
-from looseleaf.executors.kv_dtype import INT16_STEP
+from looseleaf.executors.kv_dtype import INTEGER_STEP, INTEGERS
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (1024, 4096)
@@ -20,14 +20,14 @@ NUM_SHARERS, SHARED_TOKENS, OWN_TOKENS = 64, 4096, 32
 
 def block_sizes_for(kv_type: str, head_dim: int) -> list[int]:
     """Those that this type can have. Raises ConfigError where it can have none."""
-    if kv_type != "int16":
+    if kv_type not in INTEGERS:
         return list(BLOCK_SIZES)
-    if head_dim % INT16_STEP:
+    if head_dim % INTEGER_STEP:
         raise ConfigError(
-            f"int16 needs a head_dim that is a multiple of {INT16_STEP}, but this model's is "
+            f"{kv_type} needs a head_dim that is a multiple of {INTEGER_STEP}, but this model's is "
             f"{head_dim}: measure f16"
         )
-    return [size for size in BLOCK_SIZES if size % INT16_STEP == 0]
+    return [size for size in BLOCK_SIZES if size % INTEGER_STEP == 0]
 
 
 class Attention:

@@ -22,6 +22,7 @@ from looseleaf.commands.options import (
     engine_settings,
     print_json,
 )
+from looseleaf.engine.settings import KV_CACHE_DTYPES
 from looseleaf.weights.source import resolve
 
 Benchmark = Callable[[argparse.Namespace], None]
@@ -71,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument(
         "--kv-type",
         default="f32",
-        choices=("f32", "f16", "int16"),
-        help="how keys and values are stored; int16 at block sizes that are multiples of 8",
+        choices=KV_CACHE_DTYPES[1:],
+        help="how keys and values are stored; integers at block sizes that are multiples of 8",
     )
     _add_threads(attention)
     add_execution(add("startup", KERNELS["startup"], _run_startup, 5))

@@ -22,7 +22,7 @@ from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.base import Executor
-from looseleaf.executors.kv_dtype import INT16_STEP, KV_NUMBER_BYTES, scale_bytes
+from looseleaf.executors.kv_dtype import INTEGER_STEP, INTEGERS, KV_NUMBER_BYTES, scale_bytes
 from looseleaf.models.config import ModelConfig
 from looseleaf.models.load import load_program, load_weights
 from looseleaf.models.registry import architecture
@@ -81,21 +81,21 @@ def build_scheduler(
 
 
 def _auto_kv_dtype(settings: EngineSettings) -> str:
-    return "f16" if settings.block_size % INT16_STEP else "int16"
+    return "f16" if settings.block_size % INTEGER_STEP else "int16"
 
 
 def _with_kv_dtype_for(settings: EngineSettings, asked: str, config: ModelConfig) -> EngineSettings:
     """What `kv_cache_dtype` is for this model."""
-    if settings.kv_cache_dtype != "int16":
+    if settings.kv_cache_dtype not in INTEGERS:
         return settings
     for name, value in (("block_size", settings.block_size), ("head_dim", config.head_dim)):
-        if value % INT16_STEP == 0:
+        if value % INTEGER_STEP == 0:
             continue
         if asked == "auto":
             return replace(settings, kv_cache_dtype="f16")
         raise ConfigError(
-            f"kv_cache_dtype is 'int16', which needs a {name} that is a multiple of {INT16_STEP}, "
-            f"but it is {value}: use f16, or leave it to auto"
+            f"kv_cache_dtype is {settings.kv_cache_dtype!r}, which needs a {name} that is a "
+            f"multiple of {INTEGER_STEP}, but it is {value}: use f16, or leave it to auto"
         )
     return settings
 

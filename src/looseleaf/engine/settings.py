@@ -9,7 +9,7 @@ from looseleaf.core.contiguous import RULES
 from looseleaf.core.errors import ConfigError
 
 EXECUTORS = ("auto", "native", "reference")
-KV_CACHE_DTYPES = ("auto", "f32", "f16", "int16")
+KV_CACHE_DTYPES = ("auto", "f32", "f16", "int16", "int8")
 ACTIVATIONS = ("int8", "f32")
 KV_ALLOCATORS = ("paged", *(f"contiguous-{rule}" for rule in RULES))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from looseleaf.executors.kv_dtype import kv_row_bytes
+from looseleaf.executors.kv_dtype import INTEGERS, kv_row_bytes
 from looseleaf.program.op import Linear, PagedAttention, weight_names
 from looseleaf.program.program import Program
 
@@ -102,7 +102,7 @@ def passes_done(
                     num_bytes += weight_bytes[op.weight] * total.calls
                 case PagedAttention():
                     columns = program.num_heads * program.head_dim
-                    kind = "int16" if kv_dtype == "int16" else "f32"
+                    kind = "int16" if kv_dtype in INTEGERS else "f32"
                     madds[kind] += 2 * columns * total.positions
                     row_bytes = program.num_kv_heads * kv_row_bytes(kv_dtype, program.head_dim)
                     num_bytes += 2 * row_bytes * total.contexts

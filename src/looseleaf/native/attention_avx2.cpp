@@ -195,6 +195,7 @@ void run_tasks(const AttentionLayer& layer, const AttentionWork& work, std::int6
     case KVType::f32: run_units<float>(layer, work, first, last, workspace); return;
     case KVType::f16: run_units<std::uint16_t>(layer, work, first, last, workspace); return;
     case KVType::int16: run_units<std::int16_t>(layer, work, first, last, workspace); return;
+    case KVType::int8: run_units<std::int8_t>(layer, work, first, last, workspace); return;
   }
 }
 

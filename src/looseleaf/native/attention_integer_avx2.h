@@ -1,4 +1,5 @@
-// Some rows over one split of keys and values in 16-bit integers, for x86-64 with AVX2 and FMA.
+// Some rows over one split of keys and values in integers, for x86-64 with AVX2 and FMA. Integers of
+// 8 bits become such of 16 as they are loaded.
 //
 // For attention_avx2.cpp alone, and in an anonymous namespace for the reason given there. Block size
 // and head_dim are multiples of 8, so every 8 positions are one piece. What a row does not see has
@@ -29,6 +30,9 @@ __m256i pair(const std::int16_t* from) {
 
 __m256i integers(const std::int16_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+__m256i integers(const std::int8_t* from) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
 // Integers may be added in any order, and left to itself the compiler finds one that needs more
@@ -61,7 +65,8 @@ IntegerScaleAVX2 scale_for(float largest, int most) {
   return {scale, 1.0f / scale};
 }
 
-std::int16_t* queries_of(const Attending<std::int16_t>& at, int row) {
+template <typename T>
+std::int16_t* queries_of(const Attending<T>& at, int row) {
   return reinterpret_cast<std::int16_t*>(at.queries) + row * at.head_dim;
 }
 
@@ -90,11 +95,11 @@ float put_query(const float* query, std::ptrdiff_t head_dim, int rows, std::int1
 
 // Scores of `Rows` rows at `Vectors` times 8 positions. `query` is [pair of channels][Rows][2];
 // `stride` leads from a pair of channels of the keys to the next.
-template <int Rows, int Vectors, bool LooksAhead>
-[[gnu::noinline]] void score(const std::int16_t* query, const std::int16_t* const* keys,
+template <int Rows, int Vectors, bool LooksAhead, typename T>
+[[gnu::noinline]] void score(const std::int16_t* query, const T* const* keys,
            const float* const* key_scales, std::ptrdiff_t stride, std::ptrdiff_t num_pairs,
            const float* factors, float* scores, const char* const* ahead) {
-  const std::int16_t* key[Vectors];
+  const T* key[Vectors];
 #pragma GCC unroll 8
   for (int v = 0; v < Vectors; ++v) key[v] = keys[v];
   const std::int16_t* last = query + num_pairs * Rows * 2;
@@ -113,7 +118,7 @@ template <int Rows, int Vectors, bool LooksAhead>
       if constexpr (LooksAhead) {
 #pragma GCC unroll 8
         for (int v = 0; v < Vectors; ++v) _mm_prefetch(ahead[v] + line, _MM_HINT_T1);
-        line += 32;  // a vector's values are as many half lines as there are pairs
+        line += 16 * sizeof(T);  // a vector's values, spread over the pairs
       }
       __m256i k[Vectors];
 #pragma GCC unroll 8
@@ -146,8 +151,8 @@ template <int Rows, int Vectors, bool LooksAhead>
   }
 }
 
-template <int Rows>
-void score_band(const std::int16_t* query, const std::int16_t* const* keys,
+template <int Rows, typename T>
+void score_band(const std::int16_t* query, const T* const* keys,
                 const float* const* key_scales, int num_vectors, std::ptrdiff_t stride,
                 std::ptrdiff_t num_pairs, const float* factors, float* scores,
                 const char* const* ahead) {
@@ -181,7 +186,8 @@ __m128i max_of_each(const __m256i (&vectors)[4]) {
 
 // Turns a row's scores into weights, each times the scale of the value there, and these into
 // integers: in all groups that the unit sees something of, 0 where the row does not.
-void weigh_integers(Attending<std::int16_t>& at, int row) {
+template <typename T>
+void weigh_integers(Attending<T>& at, int row) {
   float* scores = at.scores + row * kScoreStride;
   const int first_group = at.split.first / kWeightVectors;
   const int end_group = (at.split.last + kWeightVectors - 1) / kWeightVectors;
@@ -247,8 +253,8 @@ void weigh_integers(Attending<std::int16_t>& at, int row) {
 // Adds weights times values at `count` times 8 positions of one group to `Vectors` times 8 channels
 // of `Rows` rows, which start at 0 if this is the `first` group. `values[i]` is where the i-th 8
 // positions start, at these channels.
-template <int Rows, int Vectors, bool LooksAhead>
-[[gnu::noinline]] void add_values(const std::int16_t* weights, const std::int16_t* const* values, int count,
+template <int Rows, int Vectors, bool LooksAhead, typename T>
+[[gnu::noinline]] void add_values(const std::int16_t* weights, const T* const* values, int count,
                 std::ptrdiff_t channel, std::ptrdiff_t head_dim, bool first, const float* scales,
                 float* sums, const char* const* ahead) {
   __m256i sum[Rows][Vectors];
@@ -258,15 +264,16 @@ template <int Rows, int Vectors, bool LooksAhead>
     for (int v = 0; v < Vectors; ++v) sum[r][v] = _mm256_setzero_si256();
   }
   for (int i = 0; i < count; ++i) {
-    const std::int16_t* value = values[i] + channel * 2;
+    const T* value = values[i] + channel * 2;
     const char* line = nullptr;
-    if constexpr (LooksAhead) line = ahead[i] + channel * 16;
+    if constexpr (LooksAhead) line = ahead[i] + channel * 8 * static_cast<std::ptrdiff_t>(sizeof(T));
 #pragma GCC unroll 1
     for (int p = 0; p < kLanes / 2; ++p, weights += 2, value += head_dim * 2) {
       if constexpr (LooksAhead) {
         _mm_prefetch(line, _MM_HINT_T1);
-        if constexpr (Vectors > 2) _mm_prefetch(line + 64 * kLanes / 2, _MM_HINT_T1);
-        line += 64;
+        constexpr std::ptrdiff_t kStep = 32 * sizeof(T);
+        if constexpr (Vectors > 2) _mm_prefetch(line + kStep * kLanes / 2, _MM_HINT_T1);
+        line += kStep;
       }
       __m256i x[Vectors];
 #pragma GCC unroll 8
@@ -293,8 +300,8 @@ template <int Rows, int Vectors, bool LooksAhead>
   }
 }
 
-template <int Rows>
-void add_values_band(const std::int16_t* weights, const std::int16_t* const* values, int count,
+template <int Rows, typename T>
+void add_values_band(const std::int16_t* weights, const T* const* values, int count,
                      std::ptrdiff_t head_dim, bool first, const float* scales, float* sums,
                      const char* const* ahead) {
   constexpr int kMost = kIntegerVectors<Rows>;
@@ -332,7 +339,9 @@ void with_rows(int rows, const Use& use) {
   }
 }
 
-void start(Attending<std::int16_t>& at, const AttentionUnit& unit) {
+template <typename T>
+  requires kIsInteger<T>
+void start(Attending<T>& at, const AttentionUnit& unit) {
   start_rows(at, unit);
   at.num_bands = 0;
   for (int row = 0; row < unit.num_rows;) {
@@ -348,12 +357,13 @@ void start(Attending<std::int16_t>& at, const AttentionUnit& unit) {
   }
 }
 
-void attend_split(Attending<std::int16_t>& at, int number, const AttentionUnit* next,
-                  int next_split) {
+template <typename T>
+  requires kIsInteger<T>
+void attend_split(Attending<T>& at, int number, const AttentionUnit* next, int next_split) {
   see_split(at, number);
   const int num_rows = at.unit->num_rows;
   const std::ptrdiff_t head_dim = at.head_dim;
-  const Located<std::int16_t>& split = at.split;
+  const Located<T>& split = at.split;
   for (int v = split.first; v < split.last; v += kKeyVectors) {
     const int count = smaller(v + kKeyVectors, split.last) - v;
     const char* lines[kKeyVectors];

@@ -97,12 +97,15 @@ void attend_split(const Attending<T>& at, const float* query, std::ptrdiff_t beg
   }
 }
 
-const float* scales_of(const AttentionShape& shape, const std::int16_t* head) {
+template <typename T>
+const float* scales_of(const AttentionShape& shape, const T* head) {
   return reinterpret_cast<const float*>(head + std::ptrdiff_t{shape.head_dim} * shape.block_size);
 }
 
 // The same in integers.
-void attend_split(const Attending<std::int16_t>& at, const float* query, std::ptrdiff_t begin,
+template <typename T>
+  requires kIsInteger<T>
+void attend_split(const Attending<T>& at, const float* query, std::ptrdiff_t begin,
                   std::ptrdiff_t end, Partial& part) {
   const AttentionShape& shape = at.work.shape;
   const std::ptrdiff_t head_dim = shape.head_dim;
@@ -117,7 +120,7 @@ void attend_split(const Attending<std::int16_t>& at, const float* query, std::pt
     std::int16_t queries[kKeyGroup];
     for (std::ptrdiff_t i = 0; i < count; ++i) queries[i] = to_integer(query[first + i], of_query);
     for (std::ptrdiff_t p = begin; p < end; ++p) {
-      const std::int16_t* keys = at.head_of(at.layer.keys, p) + p % block_size * 2;
+      const T* keys = at.head_of(at.layer.keys, p) + p % block_size * 2;
       std::int32_t sum = 0;
       for (std::ptrdiff_t i = 0; i < count; ++i) {
         sum += queries[i] * keys[(first + i) / 2 * block_size * 2 + i % 2];
@@ -147,7 +150,7 @@ void attend_split(const Attending<std::int16_t>& at, const float* query, std::pt
       std::int32_t sum = 0;
       for (std::ptrdiff_t p = first; p < last; ++p) {
         const std::ptrdiff_t offset = p % block_size;
-        const std::int16_t* values = at.head_of(at.layer.values, p);
+        const T* values = at.head_of(at.layer.values, p);
         sum += weights[p - first] * values[(offset / 2 * head_dim + channel) * 2 + offset % 2];
       }
       part.values[channel] = std::fma(static_cast<float>(sum), scale.scale, part.values[channel]);
@@ -260,6 +263,7 @@ void run_tasks(const AttentionLayer& layer, const AttentionWork& work, std::int6
     case KVType::f32: run_units<float>(layer, work, first, last, workspace); return;
     case KVType::f16: run_units<std::uint16_t>(layer, work, first, last, workspace); return;
     case KVType::int16: run_units<std::int16_t>(layer, work, first, last, workspace); return;
+    case KVType::int8: run_units<std::int8_t>(layer, work, first, last, workspace); return;
   }
 }
 

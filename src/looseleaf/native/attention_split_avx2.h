@@ -36,11 +36,6 @@ struct Band {
   int common_end;
 };
 
-template <typename T>
-constexpr bool kIsInteger = false;
-template <>
-constexpr bool kIsInteger<std::int16_t> = true;
-
 // Where the vectors of 8 positions that a unit sees of a split start in the caches.
 template <typename T>
 struct Located {
@@ -98,7 +93,7 @@ Attending<T>::Attending(const AttentionLayer& layer, const AttentionWork& work, 
       work(work),
       head_dim(work.shape.head_dim),
       channels((head_dim + kLanes - 1) / kLanes * kLanes),
-      head_numbers((head_dim + (kIsInteger<T> ? 2 : 0)) * work.shape.block_size),
+      head_numbers((head_dim + kScaleNumbers<T>) * work.shape.block_size),
       block_size(work.shape.block_size),
       is_odd(block_size % kLanes != 0 || head_dim % kLanes != 0),
       scale(layer.scale) {
@@ -161,7 +156,8 @@ void locate(const Attending<T>& at, const AttentionUnit& unit, int split, Locate
     located.ahead[v] = reinterpret_cast<const char*>(static_cast<const T*>(at.layer.keys) + share);
     if constexpr (kIsInteger<T>) {
       located.keys[v] += offset;  // there are two numbers at each position
-      const std::ptrdiff_t scales = head + at.head_dim * at.block_size + offset * 2;
+      const std::ptrdiff_t scales =
+          head + at.head_dim * at.block_size + offset * kScaleNumbers<T>;
       located.key_scales[v] =
           reinterpret_cast<const float*>(static_cast<const T*>(at.layer.keys) + scales);
       located.value_scales[v] =

@@ -11,7 +11,6 @@
 #include "attention.h"
 #include "attention_plan.h"
 #include "half.h"
-#include "kv_integer.h"
 #include "threads.h"
 
 namespace looseleaf {
@@ -27,7 +26,12 @@ std::vector<float> numbers(std::size_t count, std::uint32_t seed) {
   return result;
 }
 
-// The first heads of a cache, repeated: nothing depends on the numbers but that they are ordinary.
+template <typename T>
+void put(std::vector<std::byte>& to, std::size_t index, T number) {
+  std::memcpy(to.data() + index * sizeof(T), &number, sizeof(T));
+}
+
+// A head of a block, repeated: nothing depends on the numbers but that they are ordinary.
 std::vector<std::byte> make_cache(const AttentionBench& bench, std::size_t num_bytes,
                                   std::uint32_t seed) {
   const auto count = static_cast<std::size_t>(bench.head_dim * bench.block_size);
@@ -35,18 +39,16 @@ std::vector<std::byte> make_cache(const AttentionBench& bench, std::size_t num_b
   std::vector<std::byte> head(
       static_cast<std::size_t>(kv_head_bytes(bench.type, bench.head_dim, bench.block_size)));
   for (std::size_t i = 0; i < count; ++i) {
-    if (bench.type == KVType::f32) {
-      std::memcpy(head.data() + i * sizeof(float), &drawn[i], sizeof(float));
-    } else {
-      const std::uint16_t half = f16_from_f32(drawn[i]);
-      const auto integer = static_cast<std::int16_t>(drawn[i] * kValueMost);
-      std::memcpy(head.data() + i * 2, bench.type == KVType::f16 ? static_cast<const void*>(&half)
-                                                                 : &integer, 2);
+    switch (bench.type) {
+      case KVType::f32: put(head, i, drawn[i]); break;
+      case KVType::f16: put(head, i, f16_from_f32(drawn[i])); break;
+      case KVType::int16: put(head, i, static_cast<std::int16_t>(drawn[i] * 4095)); break;
+      case KVType::int8: put(head, i, static_cast<std::int8_t>(drawn[i] * 127)); break;
     }
   }
-  for (std::size_t i = count * 2; bench.type == KVType::int16 && i < head.size(); i += 4) {
-    const float scale = 1.0F / kValueMost;
-    std::memcpy(head.data() + i, &scale, sizeof(scale));
+  const std::size_t scales = head.size() - static_cast<std::size_t>(bench.block_size) * 4;
+  for (std::size_t i = scales / 4; is_integer(bench.type) && i < head.size() / 4; ++i) {
+    put(head, i, 1.0F / 127);
   }
   std::vector<std::byte> cache(num_bytes);
   for (std::size_t i = 0; i < num_bytes; i += head.size()) {

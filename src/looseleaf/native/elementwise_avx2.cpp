@@ -206,64 +206,80 @@ __m256i to_integers(const float* from, RowScale scale) {
   return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(from), _mm256_set1_ps(scale.inverse)));
 }
 
-// The low 16 bits of each lane of `even`, and those of `odd` above them.
-__m256i interleave(__m256i even, __m256i odd) {
-  return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
+// Eight numbers, each in a lane of 32 bits, one after another.
+void put_eight(__m256i numbers, std::int16_t* to) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(numbers, numbers), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+}
+void put_eight(__m256i numbers, std::int8_t* to) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(numbers, numbers), 0x08);
+  const __m128i halves = _mm256_castsi256_si128(packed);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(halves, halves));
+}
+
+// Eight numbers of each, taking turns.
+void put_turns(__m256i even, __m256i odd, std::int16_t* to) {
+  const __m256i both = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
+}
+void put_turns(__m256i even, __m256i odd, std::int8_t* to) {
+  const __m256i both = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(both, both), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
 }
 
 // Keys of `count` tokens side by side, to `to`: [pair of channels][block_size][2].
+template <typename T>
 void write_integer_keys(const float* keys, std::ptrdiff_t stride, std::ptrdiff_t count,
-                        std::ptrdiff_t head_dim, std::ptrdiff_t block_size, std::int16_t* to,
+                        std::ptrdiff_t head_dim, std::ptrdiff_t block_size, T* to,
                         float* scales) {
   RowScale of_row[8];
   for (std::ptrdiff_t i = 0; i < count; ++i) {
-    of_row[i] = scale_of(keys + i * stride, head_dim, kKeyMost);
+    of_row[i] = scale_of(keys + i * stride, head_dim, kKeyMost<T>);
     scales[i] = of_row[i].scale;
   }
   for (std::ptrdiff_t channel = 0; channel < head_dim; channel += 8) {
-    // Four pairs of each token.
-    alignas(32) std::int32_t pairs[8][4];
+    T numbers[8][8];
     for (std::ptrdiff_t i = 0; i < count; ++i) {
-      const __m256i numbers = to_integers(keys + i * stride + channel, of_row[i]);
-      const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(numbers, numbers), 0x08);
-      _mm_store_si128(reinterpret_cast<__m128i*>(pairs[i]), _mm256_castsi256_si128(packed));
+      put_eight(to_integers(keys + i * stride + channel, of_row[i]), numbers[i]);
     }
     for (std::ptrdiff_t pair = 0; pair < 4; ++pair) {
-      std::int16_t* out = to + (channel / 2 + pair) * block_size * 2;
+      T* out = to + (channel / 2 + pair) * block_size * 2;
       for (std::ptrdiff_t i = 0; i < count; ++i) {
-        __builtin_memcpy(out + 2 * i, &pairs[i][pair], sizeof(std::int32_t));
+        __builtin_memcpy(out + 2 * i, numbers[i] + 2 * pair, 2 * sizeof(T));
       }
     }
   }
 }
 
 // Values of one token or, `is_pair`, of two side by side, to `to`: [pair of tokens][head_dim][2].
+template <typename T>
 void write_integer_values(const float* values, std::ptrdiff_t stride, bool is_pair,
-                          std::ptrdiff_t head_dim, std::int16_t* to, float* scales) {
-  const RowScale first = scale_of(values, head_dim, kValueMost);
+                          std::ptrdiff_t head_dim, T* to, float* scales) {
+  const RowScale first = scale_of(values, head_dim, kValueMost<T>);
   scales[0] = first.scale;
   if (is_pair) {
-    const RowScale second = scale_of(values + stride, head_dim, kValueMost);
+    const RowScale second = scale_of(values + stride, head_dim, kValueMost<T>);
     scales[1] = second.scale;
     for (std::ptrdiff_t i = 0; i < head_dim; i += 8) {
-      const __m256i both =
-          interleave(to_integers(values + i, first), to_integers(values + stride + i, second));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * 2), both);
+      put_turns(to_integers(values + i, first), to_integers(values + stride + i, second),
+                to + i * 2);
     }
     return;
   }
   // Another thread may be writing what lies between.
   for (std::ptrdiff_t i = 0; i < head_dim; i += 8) {
-    alignas(32) std::int32_t numbers[8];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(numbers), to_integers(values + i, first));
-    for (int j = 0; j < 8; ++j) to[(i + j) * 2] = static_cast<std::int16_t>(numbers[j]);
+    T numbers[8];
+    put_eight(to_integers(values + i, first), numbers);
+    for (int j = 0; j < 8; ++j) to[(i + j) * 2] = numbers[j];
   }
 }
 
+template <typename T>
 void write_integers(const KVWrite& call) {
   const std::ptrdiff_t head_dim = call.head_dim;
   const std::ptrdiff_t block_size = call.block_size;
-  const std::ptrdiff_t head_numbers = (head_dim + 2) * block_size;
+  const std::ptrdiff_t head_numbers = (head_dim + kScaleNumbers<T>) * block_size;
   const std::ptrdiff_t row_floats = call.num_kv_heads * head_dim;
   for (std::int64_t token = 0; token < call.num_tokens;) {
     const std::ptrdiff_t block = call.slots[token] / block_size;
@@ -278,8 +294,8 @@ void write_integers(const KVWrite& call) {
       const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_numbers;
       const float* key = call.keys + token * row_floats + head * head_dim;
       const float* value = call.values + token * row_floats + head * head_dim;
-      auto* keys = static_cast<std::int16_t*>(call.key_cache) + start;
-      auto* values = static_cast<std::int16_t*>(call.value_cache) + start;
+      T* keys = static_cast<T*>(call.key_cache) + start;
+      T* values = static_cast<T*>(call.value_cache) + start;
       write_integer_keys(key, row_floats, run, head_dim, block_size, keys + offset * 2,
                          reinterpret_cast<float*>(keys + head_dim * block_size) + offset);
       float* scales = reinterpret_cast<float*>(values + head_dim * block_size);
@@ -304,7 +320,8 @@ void write_kv(const KVWrite& call) {
       write_kv(call, static_cast<std::uint16_t*>(call.key_cache),
                static_cast<std::uint16_t*>(call.value_cache));
       return;
-    case KVType::int16: write_integers(call); return;
+    case KVType::int16: write_integers<std::int16_t>(call); return;
+    case KVType::int8: write_integers<std::int8_t>(call); return;
   }
 }
 

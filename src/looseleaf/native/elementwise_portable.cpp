@@ -84,10 +84,11 @@ IntegerScale scale_of(const float* numbers, std::ptrdiff_t count, std::int32_t m
   return integer_scale(largest_magnitude(numbers, count), most);
 }
 
+template <typename T>
 void write_integers(const KVWrite& call) {
   const std::ptrdiff_t head_dim = call.head_dim;
   const std::ptrdiff_t block_size = call.block_size;
-  const std::ptrdiff_t head_bytes = kv_head_bytes(KVType::int16, head_dim, block_size);
+  const std::ptrdiff_t head_bytes = kv_head_bytes(call.type, head_dim, block_size);
   const float* key = call.keys;
   const float* value = call.values;
   for (std::int64_t token = 0; token < call.num_tokens; ++token) {
@@ -95,13 +96,14 @@ void write_integers(const KVWrite& call) {
     const std::ptrdiff_t offset = call.slots[token] % block_size;
     for (std::ptrdiff_t head = 0; head < call.num_kv_heads; ++head) {
       const std::ptrdiff_t start = (block * call.num_kv_heads + head) * head_bytes;
-      auto* keys = reinterpret_cast<std::int16_t*>(static_cast<char*>(call.key_cache) + start);
-      auto* values = reinterpret_cast<std::int16_t*>(static_cast<char*>(call.value_cache) + start);
-      const IntegerScale of_key = scale_of(key, head_dim, kKeyMost);
-      const IntegerScale of_value = scale_of(value, head_dim, kValueMost);
+      auto* keys = reinterpret_cast<T*>(static_cast<char*>(call.key_cache) + start);
+      auto* values = reinterpret_cast<T*>(static_cast<char*>(call.value_cache) + start);
+      const IntegerScale of_key = scale_of(key, head_dim, kKeyMost<T>);
+      const IntegerScale of_value = scale_of(value, head_dim, kValueMost<T>);
       for (std::ptrdiff_t i = 0; i < head_dim; ++i) {
-        keys[(i / 2 * block_size + offset) * 2 + i % 2] = to_integer(key[i], of_key);
-        values[(offset / 2 * head_dim + i) * 2 + offset % 2] = to_integer(value[i], of_value);
+        keys[(i / 2 * block_size + offset) * 2 + i % 2] = static_cast<T>(to_integer(key[i], of_key));
+        values[(offset / 2 * head_dim + i) * 2 + offset % 2] =
+            static_cast<T>(to_integer(value[i], of_value));
       }
       reinterpret_cast<float*>(keys + head_dim * block_size)[offset] = of_key.scale;
       reinterpret_cast<float*>(values + head_dim * block_size)[offset] = of_value.scale;
@@ -120,7 +122,8 @@ void write_kv(const KVWrite& call) {
       write_kv(call, static_cast<std::uint16_t*>(call.key_cache),
                static_cast<std::uint16_t*>(call.value_cache));
       return;
-    case KVType::int16: write_integers(call); return;
+    case KVType::int16: write_integers<std::int16_t>(call); return;
+    case KVType::int8: write_integers<std::int8_t>(call); return;
   }
 }
 

@@ -12,13 +12,27 @@ namespace looseleaf {
 // The largest of each kind, and over how many channels or positions their products are added up
 // exactly.
 inline constexpr std::int32_t kQueryMost = 4095;
-inline constexpr std::int32_t kKeyMost = 8191;
 inline constexpr std::int32_t kKeyGroup = 64;  // channels
 inline constexpr std::int32_t kWeightMost = 16383;
-inline constexpr std::int32_t kValueMost = 4095;
 inline constexpr std::int32_t kWeightGroup = 32;  // positions
-static_assert(std::int64_t{kQueryMost} * kKeyMost * kKeyGroup <= INT32_MAX);
-static_assert(std::int64_t{kWeightMost} * kValueMost * kWeightGroup <= INT32_MAX);
+template <typename T>
+inline constexpr std::int32_t kKeyMost = sizeof(T) == 2 ? 8191 : 127;
+template <typename T>
+inline constexpr std::int32_t kValueMost = sizeof(T) == 2 ? 4095 : 127;
+static_assert(std::int64_t{kQueryMost} * kKeyMost<std::int16_t> * kKeyGroup <= INT32_MAX);
+static_assert(std::int64_t{kWeightMost} * kValueMost<std::int16_t> * kWeightGroup <= INT32_MAX);
+
+// Whether a cache of these numbers has scales.
+template <typename T>
+inline constexpr bool kIsInteger = false;
+template <>
+inline constexpr bool kIsInteger<std::int16_t> = true;
+template <>
+inline constexpr bool kIsInteger<std::int8_t> = true;
+
+// The scale of a token takes the place of so many numbers.
+template <typename T>
+inline constexpr std::ptrdiff_t kScaleNumbers = kIsInteger<T> ? 4 / sizeof(T) : 0;
 
 inline constexpr float kLeastScale = 0x1p-126f;  // smaller ones have no reciprocal
 inline constexpr float kMostScale = 0x1.fffffep127f;
