@@ -85,7 +85,7 @@ def test_how_keys_and_values_are_kept(
 
 
 def test_by_default_most_tokens_are(smollm2_path: Path, greedy_cases: list[dict[str, Any]]) -> None:
-    """With 8-bit activations and int16 keys and values; the model itself is in the file's 4 bits."""
+    """With 8-bit activations and int16 keys and values; the model is in the file's 4 bits."""
     found = most_likely(smollm2_path, greedy_cases)
     pairs = [
         pair
