@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "LLM": "looseleaf.engine.llm",
+    "BeamSearchParams": "looseleaf.engine.beams",
+    "BeamSearchOutput": "looseleaf.engine.llm",
     "CompletionOutput": "looseleaf.engine.llm",
     "RequestOutput": "looseleaf.engine.llm",
     "SamplingParams": "looseleaf.sampling.params",
@@ -22,6 +24,8 @@ _EXPORTS = {
 
 __all__ = [
     "LLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
     "CapacityError",
     "CompletionOutput",
     "ConfigError",
@@ -34,7 +38,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from looseleaf.core.errors import CapacityError, ConfigError, LooseleafError
-    from looseleaf.engine.llm import LLM, CompletionOutput, RequestOutput
+    from looseleaf.engine.beams import BeamSearchParams
+    from looseleaf.engine.llm import LLM, BeamSearchOutput, CompletionOutput, RequestOutput
     from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 

@@ -223,3 +223,15 @@ def test_what_changes_logits(generate, expected) -> None:
     generate("--prompt", "x", "--logit-bias", "a=b").check_refused("'a=b'", "198=-5")
     generate("--prompt", "x", "--allowed-token-ids", "1;2").check_refused("'1;2'", "1,2,3")
     generate("--prompt", "x", "--logit-bias", "999=1").check_refused("logit_bias", "999", "258")
+
+
+def test_beams(generate, tiny_model: Path) -> None:
+    options = ("--prompt", "hello there", *GREEDY, "--beam-width", "3", "--length-penalty", "0.5")
+    beams = generate(*options, "--json").json["beams"]
+    assert len(beams) == 3
+    assert all(len(beam["output_token_ids"]) == 12 for beam in beams)
+    assert [beam["score"] for beam in beams] == sorted((b["score"] for b in beams), reverse=True)
+    assert beams[0]["score"] == pytest.approx(beams[0]["cumulative_logprob"] / 12**0.5)
+    lines = generate(*options).out
+    assert f"[0] {beams[0]['score']:.4f} {beams[0]['text']}" in lines
+    generate("--prompt", "x", "--beam-width", "11").check_refused("beam_width is 11", "10")

@@ -32,7 +32,7 @@ FLAGS = {
     "chat": ("--model", "--system", "--verbose", *SAMPLING_FLAGS, *ENGINE_FLAGS),
     "generate": (
         *("--model", "--prompt", "--prompt-token-ids", "--json", "--n", "--no-prompt-logprobs"),
-        "--profile",
+        *("--profile", "--beam-width", "--length-penalty"),
         *SAMPLING_FLAGS,
         *ENGINE_FLAGS,
     ),

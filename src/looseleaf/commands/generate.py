@@ -18,6 +18,7 @@ from looseleaf.commands.options import (
     sampling_params,
 )
 from looseleaf.core.errors import LooseleafError
+from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.build import build
 from looseleaf.engine.llm import LLM, RequestOutput
 
@@ -36,6 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="with --json, also say how likely each prompt token was",
     )
+    parser.add_argument(
+        "--beam-width",
+        type=int,
+        metavar="N",
+        help="search for the N likeliest answers side by side, in place of sampling",
+    )
+    parser.add_argument(
+        "--length-penalty",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="with --beam-width: answers are ranked by their log-probability over length ** P",
+    )
     add_sampling(parser, max_tokens=128, temperature=0.0)
     add_engine(parser)
     add_profile(parser)
@@ -43,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     prompt = _prompt(options)
+    if options.beam_width is not None:
+        _search(options, prompt)
+        return
     params = sampling_params(
         options, n=options.n, prompt_logprobs=options.json and options.prompt_logprobs
     )
@@ -74,6 +91,36 @@ def run(options: argparse.Namespace) -> None:
             print()
         if options.profile and not options.json:
             show_profile(llm.engine)
+
+
+def _search(options: argparse.Namespace, prompt: str | Sequence[int]) -> None:
+    params = BeamSearchParams(
+        beam_width=options.beam_width,
+        max_tokens=options.max_tokens,
+        length_penalty=options.length_penalty,
+        ignore_eos=options.ignore_eos,
+    )
+    with LLM(stack=build(engine_settings(options))) as llm:
+        (output,) = llm.beam_search([prompt], params)
+    if not options.json:
+        for index, beam in enumerate(output.sequences):
+            print(f"[{index}] {beam.score:.4f} {beam.text}")
+        return
+    print_json(
+        {
+            "prompt_token_ids": list(output.prompt_token_ids),
+            "beams": [
+                {
+                    "output_token_ids": list(beam.token_ids),
+                    "text": beam.text,
+                    "cumulative_logprob": beam.cumulative_logprob,
+                    "score": beam.score,
+                    "finish_reason": beam.finish_reason,
+                }
+                for beam in output.sequences
+            ],
+        }
+    )
 
 
 def _prompt(options: argparse.Namespace) -> str | Sequence[int]:

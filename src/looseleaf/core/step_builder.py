@@ -114,7 +114,7 @@ def _scheduled(plan: _Plan) -> ScheduledSequence:
             ]
         )
     history = None
-    if request.params.needs_history and reservation.is_first:
+    if reservation.is_first and request.params.needs_history:
         history = History(tuple(token_ids[:start]), request.num_prompt_tokens)
     scored, next_token_id = False, None
     if request.params.prompt_logprobs and request.num_scored_tokens < request.num_prompt_tokens:

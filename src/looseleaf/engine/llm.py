@@ -10,13 +10,16 @@ from typing import Any, Self
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.events import EventLog
+from looseleaf.core.request import FinishReason
 from looseleaf.core.step import TokenLogprobs, Top
+from looseleaf.engine.beams import BeamAnswer, BeamSearch, BeamSearchParams
 from looseleaf.engine.build import Stack, build
 from looseleaf.engine.groups import Delta, Group, Router
 from looseleaf.engine.params import resolve
 from looseleaf.engine.progress import GenerationProgress
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.sampling.params import SamplingParams
+from looseleaf.text.detokenizer import IncrementalDetokenizer
 from looseleaf.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -49,6 +52,26 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     num_cached_tokens: int
     prompt_top_logprobs: tuple[Top | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeamOutput:
+    """`score` is what answers are ranked by: see `BeamSearchParams`."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    cumulative_logprob: float
+    score: float
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearchOutput:
+    """The answers to one prompt, the best first."""
+
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    sequences: tuple[BeamOutput, ...]
 
 
 class LLM:
@@ -102,6 +125,56 @@ class LLM:
         token_ids = [self._tokenize(prompt) for prompt in items]
         texts = [prompt if isinstance(prompt, str) else None for prompt in items]
         return self._run(texts, token_ids, sampling_params, use_tqdm, priority, True)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+    ) -> list[BeamSearchOutput]:
+        """The likeliest answers to every prompt, all searched for at once. Results are in the order
+        of the prompts; a search whose logits are no numbers has none."""
+        items = _as_list(prompts)
+        tokenizer = self.stack.tokenizer
+        end = frozenset() if params.ignore_eos else tokenizer.eos_token_ids
+        searches = [
+            BeamSearch(
+                self.engine,
+                f"beams-{next(self._ids)}",
+                check_token_ids(self._tokenize(prompt), tokenizer.vocab_size),
+                params,
+                end | params.stop_token_ids,
+            )
+            for prompt in items
+        ]
+        try:
+            for search in searches:
+                search.start()
+            while not all(search.finished for search in searches):
+                updates = self.engine.step()
+                for search in searches:
+                    search.update(updates)
+        finally:
+            for search in searches:
+                if not search.finished:
+                    search.cancel()
+        return [
+            BeamSearchOutput(
+                prompt if isinstance(prompt, str) else None,
+                tuple(search.prompt_token_ids),
+                tuple(self._beam_output(answer) for answer in search.answers),
+            )
+            for prompt, search in zip(items, searches, strict=True)
+        ]
+
+    def _beam_output(self, answer: BeamAnswer) -> BeamOutput:
+        stopped = answer.finish_reason is FinishReason.STOP
+        shown = answer.token_ids[:-1] if stopped else answer.token_ids
+        decoder = IncrementalDetokenizer(self.stack.tokenizer, continues_text=True)
+        return BeamOutput(
+            decoder.append(shown) + decoder.finish(),
+            answer.token_ids,
+            answer.cumulative_logprob,
+            answer.score,
+            str(answer.finish_reason),
+        )
 
     def chat(
         self,
