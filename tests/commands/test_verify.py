@@ -16,7 +16,7 @@ def test_the_table(call, tiny_model: Path) -> None:
     out = call("verify", str(tiny_model), *SHORT).out
     for circumstance in CIRCUMSTANCES:
         assert circumstance.name in out
-    assert out.count("same") == len(CIRCUMSTANCES) * 6 + 1
+    assert out.count("same") == len(CIRCUMSTANCES) * 7 + 1
     assert "Every bit is the same, on the native executor." in out
 
 

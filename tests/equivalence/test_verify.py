@@ -15,7 +15,7 @@ from looseleaf.verify.recording import Answer
 
 needs_native = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
 
-NAMES = {"greedy", "seeded", "penalised", "constrained", "structured", "n=4"}
+NAMES = {"greedy", "seeded", "penalised", "constrained", "structured", "n=4", "beams"}
 
 
 def check(settings: EngineSettings, **sizes: int) -> None:

@@ -84,15 +84,19 @@ class BeamSearch:
     priority: int = 0
     extra_keys: ExtraKeys = ()
     finished: bool = False
+    num_cached_tokens: int = 0
+    """Of the prompt, found stored."""
     answers: list[BeamAnswer] = field(default_factory=list)
     _beams: list[_Beam] = field(default_factory=list)
+    _first: Request | None = None
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def start(self) -> None:
         """Raises CapacityError for a prompt that can never run."""
         first = _Beam((), 0.0)
         self._beams = [first]
-        self._add(first)
+        self._first = self._request(first)
+        self.engine.add(self._first)
 
     def cancel(self) -> None:
         for beam in self._beams:
@@ -126,6 +130,7 @@ class BeamSearch:
 
     def _go_on(self) -> None:
         width = self.params.beam_width
+        self.num_cached_tokens = (self._first and self._first.num_cached_tokens) or 0
         candidates = [
             (beam.logprob + logprob, order, token_id, beam)
             for order, beam in enumerate(self._beams)

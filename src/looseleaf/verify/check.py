@@ -90,7 +90,7 @@ class Verifier:
 def _most_tokens(case: Case) -> int:
     """That its samples may hold at once."""
     prompt, output = len(case.prompt), case.params.max_tokens or 0
-    return prompt + output * case.params.n
+    return prompt + output * case.num_samples
 
 
 def difference(expected: Answer, found: Answer) -> str | None:

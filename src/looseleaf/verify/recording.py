@@ -1,10 +1,14 @@
 """What was drawn, and from which logits, bit for bit."""
 
+import itertools
+import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from looseleaf.engine.llm import LLM
+from looseleaf.core.step import Update
+from looseleaf.engine.beams import BeamSearch
+from looseleaf.engine.llm import LLM, RequestOutput
 from looseleaf.verify.requests import Case
 
 Drawn = tuple[int, bytes]
@@ -23,6 +27,7 @@ class Recorder:
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
+        self._ids = itertools.count()
         self._digests: dict[tuple[str, int], bytes] = {}
         executor: Any = llm.engine.executor
         compute = executor.logits
@@ -41,29 +46,61 @@ class Recorder:
 
     def run(self, cases: Sequence[Case], company: Sequence[Case] = ()) -> list[Answer]:
         """The answers to `cases`, computed together, and with `company`, if there is any."""
-        everybody = [*cases, *company]
-        outputs = self._llm.generate(
-            [case.prompt for case in everybody],
-            [case.params for case in everybody],
-            use_tqdm=False,
-        )
-        answers = [
-            Answer(
-                tuple(
-                    tuple(
-                        (
-                            token_id,
-                            self._digests[
-                                f"{output.request_id}/{sample.index}", len(case.prompt) + i
-                            ],
-                        )
-                        for i, token_id in enumerate(sample.token_ids)
-                    )
-                    for sample in output.outputs
-                ),
-                output.num_cached_tokens,
+        sampled = [case for case in (*cases, *company) if case.beams is None]
+        searches = {case.name: self._search(case) for case in cases if case.beams is not None}
+        engine = self._llm.engine
+        step = engine.step
+
+        def step_with_searches() -> list[Update]:
+            updates = step()
+            for search in searches.values():
+                search.update(updates)
+            return updates
+
+        engine.step = step_with_searches  # type: ignore[method-assign]
+        try:
+            for search in searches.values():
+                search.start()
+            outputs = self._llm.generate(
+                [case.prompt for case in sampled],
+                [case.params for case in sampled],
+                use_tqdm=False,
             )
-            for case, output in zip(everybody, outputs, strict=True)
-        ]
+            while not all(search.finished for search in searches.values()):
+                engine.step()
+        finally:
+            engine.step = step  # type: ignore[method-assign]
+        answers = {name: _of_search(search) for name, search in searches.items()}
+        for case, output in zip(sampled, outputs, strict=True):
+            answers[case.name] = self._of_output(case, output)
         self._digests.clear()
-        return answers[: len(cases)]
+        return [answers[case.name] for case in cases]
+
+    def _search(self, case: Case) -> BeamSearch:
+        assert case.beams is not None
+        return BeamSearch(
+            self._llm.engine, f"{case.name}-{next(self._ids)}", case.prompt, case.beams, frozenset()
+        )
+
+    def _of_output(self, case: Case, output: RequestOutput) -> Answer:
+        return Answer(
+            tuple(
+                tuple(
+                    (token, self._digests[f"{output.request_id}/{sample.index}", position])
+                    for position, token in enumerate(sample.token_ids, start=len(case.prompt))
+                )
+                for sample in output.outputs
+            ),
+            output.num_cached_tokens,
+        )
+
+
+def _of_search(search: BeamSearch) -> Answer:
+    """In place of logits, what they add up to: any other bit in them would show."""
+    return Answer(
+        tuple(
+            tuple((token, struct.pack("d", beam.cumulative_logprob)) for token in beam.token_ids)
+            for beam in search.answers
+        ),
+        search.num_cached_tokens,
+    )

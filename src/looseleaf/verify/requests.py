@@ -4,17 +4,24 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 NUM_STRANGERS = 32
 
 
 class Case(NamedTuple):
-    """A request with a name. Prompts are token ids: nothing depends on what they mean."""
+    """A request with a name. Prompts are token ids: nothing depends on what they mean. Where there
+    are `beams`, they are searched for in place of sampling."""
 
     name: str
     prompt: tuple[int, ...]
     params: SamplingParams
+    beams: BeamSearchParams | None = None
+
+    @property
+    def num_samples(self) -> int:
+        return self.params.n if self.beams is None else 2 * self.beams.beam_width
 
 
 def make_cases(num_valid_tokens: int, prompt_tokens: int, max_tokens: int) -> list[Case]:
@@ -53,6 +60,9 @@ def make_cases(num_valid_tokens: int, prompt_tokens: int, max_tokens: int) -> li
         ),
         case("structured", seed=15, structured_outputs=StructuredOutputs(regex="[a-z ]{200,}")),
         case("n=4", seed=14, n=4),
+        case("beams")._replace(
+            beams=BeamSearchParams(beam_width=3, max_tokens=max_tokens, ignore_eos=True)
+        ),
     ]
 
 
