@@ -212,14 +212,6 @@ async def test_half_of_32_clients_leave_in_the_middle(served: Served) -> None:
     await served.idle()
 
 
-def test_sigterm_ends_it_with_status_zero(served: Served) -> None:
-    served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(SECONDS) == 0
-    log = served.log.read_text()
-    assert "Traceback" not in log
-    assert " ERROR " not in log
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_json_of_a_schema(served: Served, stream: bool) -> None:
     schema = {
@@ -250,3 +242,11 @@ def test_json_of_a_schema(served: Served, stream: bool) -> None:
     value = json.loads(text)
     assert value["country"] in ("France", "Japan", "Peru")
     assert 0 <= value["population"] <= 99999999
+
+
+def test_sigterm_ends_it_with_status_zero(served: Served) -> None:
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(SECONDS) == 0
+    log = served.log.read_text()
+    assert "Traceback" not in log
+    assert " ERROR " not in log
