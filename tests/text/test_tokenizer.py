@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.text.errors import TokenizerError
 from looseleaf.text.tokenizer import Tokenizer
+from looseleaf.weights.gguf import GGUFFile
 
 BOS, END, TAB, UNUSED = 265, 266, 264, 267
 
@@ -270,3 +272,13 @@ def test_smollm2_round_trip(smollm2: Tokenizer, smollm2_bytes: frozenset[int], t
     assume(smollm2_bytes.issuperset(text.encode()))
     ids = smollm2.encode(text, add_special=False, parse_special=False)
     assert smollm2.decode(ids) == text
+
+
+def test_saved_for_others_it_cuts_alike(tmp_path: Path, tiny_model: Path) -> None:
+    with GGUFFile(tiny_model) as file:
+        tokenizer = Tokenizer.from_gguf(file.metadata)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    other = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in ("hello there", "<|start|>user\nhé 😀<|end|>"):
+        ours = tokenizer.encode(text, add_special=False, parse_special=True)
+        assert other.encode(text, add_special_tokens=False).ids == ours

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
@@ -100,6 +101,10 @@ class Tokenizer:
             add_bos=bool(setting(metadata, "add_bos_token", scheme.adds_bos)),
             add_eos=bool(setting(metadata, "add_eos_token", False)),
         )
+
+    def save(self, path: Path) -> None:
+        """Write it as Hugging Face's `tokenizer.json`, in which special tokens are parsed."""
+        self._parsing.save(str(path))
 
     @property
     def vocab_size(self) -> int:
