@@ -35,7 +35,6 @@ from looseleaf.engine.usage import Usage, usage
 from looseleaf.sampling.params import SamplingParams
 
 TRACE = Path(__file__).resolve().parents[2] / "shared/traces/llmservingsim/sharegpt-300.jsonl"
-MAX_LENGTH = 2048
 ALLOCATORS = ("contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged")
 
 
@@ -128,7 +127,7 @@ def _split(usages: Sequence[Usage]) -> dict[str, float]:
     return split | {"waste": split["internal"] + split["external"]}
 
 
-def sharegpt(trace: Path, count: int, rng: random.Random) -> list[Call]:
+def sharegpt(trace: Path, count: int, max_length: int, rng: random.Random) -> list[Call]:
     """Calls of the trace's lengths, cut to what fits."""
     if trace.exists():
         rows = [json.loads(line) for line in trace.read_text().splitlines()]
@@ -140,8 +139,8 @@ def sharegpt(trace: Path, count: int, rng: random.Random) -> list[Call]:
         lengths = [(max(1, total // 2), max(1, total - total // 2)) for total in totals]
     calls = []
     for prompt, output in lengths[:count]:
-        prompt = min(prompt, MAX_LENGTH // 2)
-        calls.append(Call(tokens(rng, prompt), max(1, min(output, MAX_LENGTH - prompt))))
+        prompt = min(prompt, max_length // 2)
+        calls.append(Call(tokens(rng, prompt), max(1, min(output, max_length - prompt))))
     return calls
 
 
@@ -192,30 +191,30 @@ def measure(
 
 
 def compare_allocators(options: argparse.Namespace) -> dict[str, Any]:
-    rng = random.Random(0)
-    calls = sharegpt(options.trace, options.requests, rng)
-    with LLM(max_model_len=MAX_LENGTH) as llm:
+    with LLM() as llm:
         token_bytes = llm.stack.memory.block_bytes // llm.stack.memory.block_size
+        max_length = options.max_length or llm.stack.model_config.context_length
+    calls = sharegpt(options.trace, options.requests, max_length, random.Random(0))
     results = {}
     for reservations in options.reservations:
-        memory = reservations * MAX_LENGTH * token_bytes
+        memory = reservations * max_length * token_bytes
 
         def build(allocator: str, memory: int = memory) -> LLM:
             return LLM(
                 kv_allocator=allocator,
                 kv_cache_memory=memory,
-                max_model_len=MAX_LENGTH,
+                max_model_len=max_length,
                 enable_prefix_caching=False,
             )
 
         results[str(reservations)] = measure(
-            [(name, lambda name=name: build(name)) for name in ALLOCATORS],  # type: ignore[misc]
+            [(name, lambda name=name: build(name)) for name in options.allocators],  # type: ignore[misc]
             [calls],
             options.rounds,
         )
     return {
         "requests": len(calls),
-        "max_length": MAX_LENGTH,
+        "max_length": max_length,
         "mean_prompt": sum(len(call.prompt) for call in calls) / len(calls),
         "mean_output": sum(call.max_tokens for call in calls) / len(calls),
         "reservations": results,
@@ -227,6 +226,7 @@ def compare_allocators(options: argparse.Namespace) -> dict[str, Any]:
                 / found["contiguous-max"]["output_tokens_per_s"],
             }
             for budget, found in results.items()
+            if {"paged", "contiguous-max"} <= found.keys()
         },
     }
 
@@ -289,7 +289,9 @@ def show(results: dict[str, Any]) -> None:
         if name == "allocators":
             for budget, found in result["reservations"].items():
                 table(f"KV memory for {budget} sequences of {result['max_length']} tokens", found)
-                ratios = result["ratios"][budget]
+                ratios = result["ratios"].get(budget)
+                if ratios is None:
+                    continue
                 console.print(
                     f"paged over contiguous-max: {ratios['most_running']:.1f} times the requests, "
                     f"{ratios['throughput']:.2f} times the throughput\n"
@@ -314,6 +316,10 @@ def main() -> None:
     parser.add_argument("what", nargs="*", choices=[*names, []], help="default: everything")
     parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--requests", type=int, default=64, help="of the allocators' comparison")
+    parser.add_argument(
+        "--max-length", type=int, help="of a sequence (default: the model's context)"
+    )
+    parser.add_argument("--allocators", nargs="+", choices=ALLOCATORS, default=ALLOCATORS)
     parser.add_argument("--reservations", type=int, nargs="+", default=[2, 8])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the scenarios' requests")
