@@ -313,7 +313,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = ("allocators", *SCENARIOS)
-    parser.add_argument("what", nargs="*", choices=[*names, []], help="default: everything")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"of {', '.join(names)}; all")
     parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--requests", type=int, default=64, help="of the allocators' comparison")
     parser.add_argument(
@@ -325,6 +325,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the scenarios' requests")
     parser.add_argument("--json", action="store_true", help="print one JSON object and no tables")
     options = parser.parse_args()
+    for name in options.what:
+        if name not in names:
+            parser.error(f"{name!r} is not one of {', '.join(names)}")
     results: dict[str, Any] = {}
     for name in options.what or names:
         if name == "allocators":
