@@ -74,6 +74,15 @@ def test_one_of_the_choices(make_llm: MakeLLM) -> None:
     assert set(texts(make_llm(), params)) == set(choices)
 
 
+def test_the_end_of_a_grammar_is_the_end(make_llm: MakeLLM) -> None:
+    """Also for those who want to go on through end tokens: nothing else could follow."""
+    structured = StructuredOutputs(choice=("yes", "no"))
+    params = SamplingParams(seed=1, max_tokens=20, ignore_eos=True, structured_outputs=structured)
+    (output,) = make_llm().generate(["hello"], params, use_tqdm=False)
+    assert output.outputs[0].text in ("yes", "no")
+    assert output.outputs[0].finish_reason == "stop"
+
+
 def test_a_grammar_of_lark(make_llm: MakeLLM) -> None:
     grammar = 'start: item "," item\nitem: /[a-c]{2}/ | "(" item ")"'
     for text in texts(make_llm(), asked(grammar=grammar, seed=4)):

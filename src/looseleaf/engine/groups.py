@@ -80,7 +80,8 @@ class Group:
         self.prompt_top: list[Top] = []
         self._tokenizer = tokenizer
         stop_token_ids = params.stop_token_ids
-        if not params.ignore_eos:
+        # Where a grammar comes to its end, nothing but an end token can follow.
+        if not params.ignore_eos or params.grammar is not None:
             stop_token_ids = stop_token_ids | tokenizer.eos_token_ids
 
         # The prompt is scored once, for all samples of it.
