@@ -148,7 +148,7 @@ class BeamSearch:
         self.answers.sort(key=lambda answer: -answer.score)
         del self.answers[width:]
         length = len(self._beams[0].token_ids) + 1
-        room = self._room(length)
+        room = self._room()
         if self._is_over([beam for beam, _ in chosen], length, room):
             parents, self._beams = self._beams, []
             for parent in parents:
@@ -166,7 +166,7 @@ class BeamSearch:
             self._leave(parent)
         self._beams = [beam for beam, _ in chosen]
 
-    def _room(self, length: int) -> int:
+    def _room(self) -> int:
         """How many tokens an answer may have in all."""
         limit = self.engine.scheduler.config.max_model_len - len(self.prompt_token_ids)
         return min(self.params.max_tokens, limit)
