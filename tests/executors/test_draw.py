@@ -43,7 +43,7 @@ def ranges(scheduled: Any) -> tuple[SequenceRange, ...]:
     )
     rows = Rows(num_blocks=8, block_size=8)
     rows.update(step)
-    return make_batch(step, rows).ranges
+    return make_batch(step, rows, 100).ranges
 
 
 def logits_for(ranges: tuple[SequenceRange, ...]) -> np.ndarray:
@@ -101,7 +101,7 @@ def test_nothing_wanted_is_nothing_drawn(scheduled: Any) -> None:
     step = Step(1, (scheduled("a", [1], block_ids=[0], params=None, prompt_logprobs=True),))
     rows = Rows(num_blocks=1, block_size=4)
     rows.update(step)
-    parts = make_batch(step, rows).ranges
+    parts = make_batch(step, rows, 100).ranges
     assert draw(parts, np.zeros((0, VOCAB), np.float32), None) == Drawn((), (), ((),))
 
 
@@ -129,7 +129,7 @@ def test_both_ways_edit_rows_alike(scheduled: Any, num_valid_tokens: int | None)
     )
     rows = Rows(num_blocks=8, block_size=8)
     rows.update(step)
-    ranges = make_batch(step, rows).ranges
+    ranges = make_batch(step, rows, 100).ranges
     assert list(ranges[0].told.token_ids) == [1, 3, 1, 2]
     logits = logits_for(ranges)
     kept = logits.copy()

@@ -53,7 +53,7 @@ def test_a_batch_lies_flat(scheduled: Any) -> None:
         ),
     )
     rows.update(step)
-    batch = make_batch(step, rows)
+    batch = make_batch(step, rows, 100)
     assert batch.token_ids.tolist() == [10, 11, 12, 20, 30, 31, 40, 41]
     assert batch.positions.tolist() == [3, 4, 5, 0, 0, 1, 6, 7]
     assert batch.slots.tolist() == [23, 8, 9, 36, 0, 1, 50, 51]

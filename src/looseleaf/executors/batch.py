@@ -1,6 +1,8 @@
 """A step as flat arrays: what the ops of a program take besides buffers and weights."""
 
-from itertools import accumulate
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -9,14 +11,12 @@ from numpy.typing import NDArray
 from looseleaf.core.step import ScheduledSequence, Step
 from looseleaf.executors.rows import InvalidStepError, Rows, Told
 
-Ints = NDArray[np.int64]
-
 
 class SequenceRange(NamedTuple):
     """One sequence's part of a batch.
 
     Its tokens are `start`..`stop` of the batch and stand at `first_position` and after; `table` is
-    its block table. Of the rows of logits it owns `logits_start`..`logits_stop`; draws are from the
+    its block table, valid until the next step. Of the rows of logits it owns `logits_start`..`logits_stop`; draws are from the
     last of them. `told` are all its tokens, where draws depend on them.
     """
 
@@ -24,7 +24,7 @@ class SequenceRange(NamedTuple):
     start: int
     stop: int
     first_position: int
-    table: Ints
+    table: "array[int]"
     logits_start: int
     logits_stop: int
     told: Told | None = None
@@ -37,82 +37,83 @@ class SequenceRange(NamedTuple):
         following = self.sequence.next_token_id
         return self.sequence.token_ids[1:] + (() if following is None else (following,))
 
-    def slots(self, first: int, block_size: int) -> Ints:
+    def slots(self, first: int, block_size: int) -> NDArray[np.int64]:
         """The slots of its positions from `first` to its last token."""
-        positions = np.arange(first, self.first_position + self.stop - self.start)
-        return self.table[positions // block_size] * block_size + positions % block_size
+        end = self.first_position + self.stop - self.start
+        return np.fromiter(_slots(self.table, first, end, block_size), np.int64)
 
 
 class Batch(NamedTuple):
     """`token_ids`, `positions` and `slots` have an entry per token of the step; `logits_rows` are
     the tokens whose logits are wanted, in rising order. `tables` are the block tables one after
-    another, that of range i from `table_starts[i]` on."""
+    another, that of range i from `table_starts[i]` on. Slots are int64, all else int32."""
 
-    token_ids: Ints
-    positions: Ints
-    slots: Ints
-    logits_rows: Ints
-    tables: Ints
-    table_starts: Ints
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    slots: NDArray[np.int64]
+    logits_rows: NDArray[np.int32]
+    tables: NDArray[np.int32]
+    table_starts: list[int]
     ranges: tuple[SequenceRange, ...]
 
 
-def make_batch(step: Step, rows: Rows) -> Batch:
-    """Lay out a step whose changes `rows` has already taken in."""
-    # One array operation for all sequences instead of one for each: with 64 of them it matters.
-    entries = [rows.table(sequence.request_id) for sequence in step.sequences]
-    tables = np.frombuffer(b"".join(entries), np.int64)
-    table_stops = list(accumulate(map(len, entries)))
-    ranges: list[SequenceRange] = []
-    wanted: list[int] = []
+def make_batch(step: Step, rows: Rows, vocab_size: int) -> Batch:
+    """Lay out a step whose changes `rows` has already taken in.
+
+    Raises InvalidStepError for ids that would be looked up outside the vocabulary, and for a slot
+    written twice, which is a lost token.
+    """
+    # Lists, and one array of each at the end: with a few tokens, which is what a step mostly has,
+    # operations on arrays cost more than the numbers.
+    size = rows.block_size
     token_ids: list[int] = []
-    start = table_start = 0
-    for sequence, table_stop in zip(step.sequences, table_stops, strict=True):
+    positions: list[int] = []
+    slots: list[int] = []
+    wanted: list[int] = []
+    ranges: list[SequenceRange] = []
+    tables: list[array[int]] = []
+    for sequence in step.sequences:
+        table = rows.table(sequence.request_id)
+        tables.append(table)
+        start, first = len(token_ids), sequence.first_position
         token_ids += sequence.token_ids
         stop = len(token_ids)
+        end = first + stop - start
+        positions += range(first, end)
+        slots += _slots(table, first, end, size)
         logits_start = len(wanted)
         if sequence.prompt_logprobs:
             wanted.extend(range(start, stop - 1))
         if sequence.samples or sequence.next_token_id is not None:
             wanted.append(stop - 1)
+        told = rows.told(sequence.request_id)
         ranges.append(
-            SequenceRange(
-                sequence,
-                start,
-                stop,
-                sequence.first_position,
-                tables[table_start:table_stop],
-                logits_start,
-                len(wanted),
-                rows.told(sequence.request_id),
-            )
+            SequenceRange(sequence, start, stop, first, table, logits_start, len(wanted), told)
         )
-        start, table_start = stop, table_stop
-    lengths = np.array([part.stop - part.start for part in ranges], np.int64)
-    shifts = np.array([part.first_position - part.start for part in ranges], np.int64)
-    positions = np.arange(len(token_ids)) + np.repeat(shifts, lengths)
-    table_starts = np.array([0, *table_stops], np.int64)[:-1]
-    places, offsets = np.divmod(positions, rows.block_size)
-    slots = tables[np.repeat(table_starts, lengths) + places] * rows.block_size + offsets
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+        raise InvalidStepError(
+            f"token ids {min(token_ids)}..{max(token_ids)}, but the vocabulary has {vocab_size}"
+        )
+    if len(set(slots)) < len(slots):
+        raise InvalidStepError("two tokens of a step are written to one slot")
+    table_starts = [0, *accumulate(map(len, tables))][:-1]
     return Batch(
-        np.array(token_ids, np.int64),
-        positions,
-        slots,
-        np.array(wanted, np.int64),
-        tables,
+        np.array(token_ids, np.int32),
+        np.array(positions, np.int32),
+        np.array(slots, np.int64),
+        np.array(wanted, np.int32),
+        np.frombuffer(b"".join(tables), np.int32),
         table_starts,
         tuple(ranges),
     )
 
 
-def check_batch(batch: Batch, vocab_size: int) -> None:
-    """Raise InvalidStepError for ids that would be looked up outside the vocabulary, and for a slot
-    written twice, which is a lost token."""
-    ids = batch.token_ids
-    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
-        raise InvalidStepError(
-            f"token ids {ids.min()}..{ids.max()}, but the vocabulary has {vocab_size}"
-        )
-    slots = np.sort(batch.slots)
-    if (slots[1:] == slots[:-1]).any():
-        raise InvalidStepError("two tokens of a step are written to one slot")
+def _slots(table: "array[int]", first: int, end: int, block_size: int) -> Iterable[int]:
+    """The slots of the positions `first`..`end` - 1 of a sequence with this block table."""
+    if end - first == 1:
+        return (table[first // block_size] * block_size + first % block_size,)
+    runs = []
+    for index in range(first // block_size, -(-end // block_size)):
+        start, shift = index * block_size, (table[index] - index) * block_size
+        runs.append(range(shift + max(first, start), shift + min(end, start + block_size)))
+    return chain.from_iterable(runs)

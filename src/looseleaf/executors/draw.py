@@ -95,12 +95,13 @@ def draw_natively(
             )
     num_draws = len(draws)
     # Of a greedy draw the most likely tokens come along; the token itself is of no interest.
+    asking = [part for part in ranges if part.sequence.prompt_logprobs]
     draws += [
-        (row, 0.0, 0, 1.0, 0.0, 0, 0, 0, min(count, columns)) for row, count in _listed(ranges)
+        (row, 0.0, 0, 1.0, 0.0, 0, 0, 0, min(count, columns)) for row, count in _listed(asking)
     ]
-    scored = [score for part in ranges for score in _scored(part)]
+    scored = [score for part in asking for score in _scored(part)]
     if not draws and not scored:
-        return Drawn((), (), _by_sequence(ranges, iter(())))
+        return Drawn((), (), _by_sequence(asking, iter(())))
     if logits.strides[1] != logits.itemsize:
         logits = np.ascontiguousarray(logits)
     drawn, scores = native.sample(threads, logits, columns, draws, scored, edits)
@@ -112,8 +113,8 @@ def draw_natively(
             None if token < 0 or asked[-1] < 0 else TokenLogprobs(logprob, tuple(top))
             for asked, (token, logprob, top) in zip(draws, drawn, strict=True)
         ),
-        _by_sequence(ranges, iter(scores)),
-        _tops_by_sequence(ranges, tops),
+        _by_sequence(asking, iter(scores)),
+        _tops_by_sequence(asking, tops),
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from looseleaf.compiled import compiled
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
-from looseleaf.executors.batch import Batch, check_batch, make_batch
+from looseleaf.executors.batch import Batch, make_batch
 from looseleaf.executors.draw import draw
 from looseleaf.executors.grammar_states import GrammarStates, NewMatcher
 from looseleaf.executors.kv_dtype import kv_row_bytes
@@ -139,8 +139,7 @@ class NativeExecutor:
         """Do all of a step but the sampling. The rows (S, vocab) that the batch names are valid
         until the next call."""
         self._rows.update(step)
-        batch = make_batch(step, self._rows)
-        check_batch(batch, self.program.vocab_size)
+        batch = make_batch(step, self._rows, self.program.vocab_size)
         if len(batch.token_ids) > self._max_tokens:
             raise InvalidStepError(
                 f"a step of {len(batch.token_ids)} tokens, planned for {self._max_tokens}"
@@ -151,14 +150,14 @@ class NativeExecutor:
             self._logits = np.empty((num_rows, columns), np.float32)
         sequences = [
             (table_start, part.start, part.first_position, part.stop - part.start)
-            for table_start, part in zip(batch.table_starts.tolist(), batch.ranges, strict=True)
+            for table_start, part in zip(batch.table_starts, batch.ranges, strict=True)
         ]
         self._runtime.execute(
-            batch.token_ids.astype(np.int32),
-            batch.positions.astype(np.int32),
+            batch.token_ids,
+            batch.positions,
             batch.slots,
-            batch.logits_rows.astype(np.int32),
-            batch.tables.astype(np.int32),
+            batch.logits_rows,
+            batch.tables,
             np.array(sequences, np.int64).reshape(-1, 4),
             np.array(step.copies, np.int32).reshape(-1, 2),
             self._logits,

@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import Step, StepResult
-from looseleaf.executors.batch import Batch, check_batch, make_batch
+from looseleaf.executors.batch import Batch, make_batch
 from looseleaf.executors.draw import draw
 from looseleaf.executors.grammar_states import GrammarStates, NewMatcher
 from looseleaf.executors.kv_cache import KVCache
@@ -90,8 +90,7 @@ class ReferenceExecutor:
         self._rows.update(step)
         for copy in step.copies:
             self._kv.copy(copy.source, copy.destination)
-        batch = make_batch(step, self._rows)
-        check_batch(batch, self.program.vocab_size)
+        batch = make_batch(step, self._rows, self.program.vocab_size)
         run = _Run(self._weights, self._kv, batch)
         if len(batch.token_ids):
             # Threads of BLAS wait for each other at every small product: where anything else runs

@@ -28,7 +28,7 @@ class Rows:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._tables: dict[RequestId, array[int]] = {}  # of 64-bit numbers
+        self._tables: dict[RequestId, array[int]] = {}
         self._told: dict[RequestId, Told] = {}
 
     def __contains__(self, request_id: RequestId) -> bool:
@@ -71,7 +71,7 @@ class Rows:
             raise InvalidStepError(f"{name!r} has no tokens to compute")
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = array("q")
+            table = self._tables[name] = array("i")
         if sequence.block_ids:
             if sequence.table_start > len(table):
                 raise InvalidStepError(
@@ -80,7 +80,7 @@ class Rows:
                 )
             for block_id in sequence.block_ids:
                 self._check_block(block_id, f"the block table of {name!r}")
-            table[sequence.table_start :] = array("q", sequence.block_ids)
+            table[sequence.table_start :] = array("i", sequence.block_ids)
         end = sequence.first_position + len(sequence.token_ids)
         if sequence.first_position < 0 or end > len(table) * self.block_size:
             raise InvalidStepError(
