@@ -16,8 +16,9 @@ class SequenceRange(NamedTuple):
     """One sequence's part of a batch.
 
     Its tokens are `start`..`stop` of the batch and stand at `first_position` and after; `table` is
-    its block table, valid until the next step. Of the rows of logits it owns `logits_start`..`logits_stop`; draws are from the
-    last of them. `told` are all its tokens, where draws depend on them.
+    its block table, valid until the next step. Of the rows of logits it owns
+    `logits_start`..`logits_stop`; draws are from the last of them. `told` are all its tokens, where
+    draws depend on them.
     """
 
     sequence: ScheduledSequence
