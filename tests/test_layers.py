@@ -21,7 +21,9 @@ MAY_IMPORT = {
     "models": {"core", "program", "weights"},
     "executors": {"compiled", "core", "program", "sampling"},
     "compiled": set(),
+    "tiers": {"core"},
     "engine": {
+        "",
         "core",
         "compiled",
         "executors",
@@ -29,6 +31,7 @@ MAY_IMPORT = {
         "program",
         "sampling",
         "text",
+        "tiers",
         "weights",
     },
     "bench": {
@@ -44,7 +47,7 @@ MAY_IMPORT = {
     },
     "demo": {"core", "engine", "sampling"},
     "verify": {"core", "engine", "sampling"},
-    "server": {"", "core", "engine", "sampling", "text"},
+    "server": {"", "core", "engine", "sampling", "text", "tiers"},
     "commands": {
         "",
         "bench",
@@ -56,6 +59,7 @@ MAY_IMPORT = {
         "sampling",
         "server",
         "text",
+        "tiers",
         "verify",
         "weights",
     },

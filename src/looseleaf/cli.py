@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": "see block sharing, memory waste, and a real model using both",
     "bench": "measure speed and memory on fixed workloads, and the kernels alone",
     "perplexity": "say how well a model predicts a text, on one executor or two",
+    "cache": "show, check or clear the KV blocks that are kept on disk",
     "verify": "show that answers do not depend on what else happens, bit for bit",
     "doctor": "say what this machine and this installation can do",
     "version": "print the version",

@@ -41,6 +41,8 @@ class Machine(RuleBasedStateMachine):
         policy=st.sampled_from(["fcfs", "priority"]),
         prefix_caching=st.booleans(),
         allocator=st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"]),
+        tier_blocks=st.sampled_from([None, 1, 6, 40]),
+        drafts=st.booleans(),
     )
     def start(
         self,
@@ -52,6 +54,8 @@ class Machine(RuleBasedStateMachine):
         policy,
         prefix_caching,
         allocator,
+        tier_blocks,
+        drafts,
     ) -> None:
         self.bench = Bench(
             num_blocks,
@@ -63,10 +67,21 @@ class Machine(RuleBasedStateMachine):
             policy=policy,
             prefix_caching=prefix_caching,
             allocator=allocator,
+            tier_blocks=tier_blocks,
+            drafter=self.guess if drafts else None,
         )
         self.expected: dict[str, list[int]] = {}
         self.requests: dict[str, Request] = {}
         self.count = 0
+
+    def guess(self, request: Request, room: int) -> list[int]:
+        """Right for some tokens, then wrong; or right to the end."""
+        tokens = list(request.token_ids)
+        num_right = request.num_tokens * 7 % 4
+        for _ in range(num_right):
+            tokens.append(expected_token(tokens, request.sample_index, vocab_size=VOCAB_SIZE))
+        wrong = [1] * (request.num_tokens % 3)
+        return (tokens[request.num_tokens :] + wrong)[:room]
 
     def track(self, request: Request) -> None:
         self.requests[request.request_id] = request
@@ -124,10 +139,23 @@ class Machine(RuleBasedStateMachine):
     @rule(victim=live)
     def abort_while_a_step_is_computed(self, victim: str) -> None:
         scheduler = self.bench.scheduler
-        step = scheduler.schedule(self.bench.now)
+        step = self.bench.schedule()
         result = self.bench.executor.execute(step)
         scheduler.abort(self.requests[victim].request_id)
         for update in scheduler.apply(result, self.bench.now):
+            self.bench.outputs[update.request_id].extend(update.token_ids)
+
+    @precondition(lambda self: self.bench.tiers is not None)
+    @rule()
+    def lose_what_is_to_be_loaded(self) -> None:
+        scheduler, tiers = self.bench.scheduler, self.bench.tiers
+        step = scheduler.schedule(self.bench.now)
+        tiers.host.take_all()
+        if not tiers.move(step, self.bench.executor):
+            assert step.loads
+            scheduler.discard()
+            return
+        for update in scheduler.apply(self.bench.executor.execute(step), self.bench.now):
             self.bench.outputs[update.request_id].extend(update.token_ids)
 
     @rule(victim=live)

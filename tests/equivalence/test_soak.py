@@ -28,6 +28,8 @@ def test_every_answer_is_that_of_the_request_alone(
     assert outcome.given_up > 0
     assert outcome.preemptions > 0
     assert outcome.cached_tokens > 0
+    assert outcome.loaded_blocks > 0
+    assert outcome.accepted_tokens > 0
 
 
 def test_a_wrong_answer_is_found(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

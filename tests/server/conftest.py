@@ -88,6 +88,12 @@ class Paced:
             raise self.failure
         return self.inner.execute(step)
 
+    def read_block(self, block_id: int) -> bytes:
+        return self.inner.read_block(block_id)
+
+    def write_block(self, block_id: int, data: bytes) -> None:
+        self.inner.write_block(block_id, data)
+
     def close(self) -> None:
         self.inner.close()
 

@@ -76,7 +76,6 @@ def test_c100_null_is_omitted_for_every_field(server: Any, chat_body: Any) -> No
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("prompt_logprobs", 0),
-        ("use_beam_search", True),
         ("truncate_prompt_tokens", 5),
         ("echo", True),
         ("best_of", 2),

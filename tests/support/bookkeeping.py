@@ -4,14 +4,16 @@ from looseleaf.core import invariants
 from looseleaf.core.allocator import KVAllocator
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.config import CacheConfig, SchedulerConfig
-from looseleaf.core.contiguous import ContiguousTables
 from looseleaf.core.events import EventLog
 from looseleaf.core.hashing import BlockHasher, Hasher, sha256_hasher
 from looseleaf.core.request import Request
-from looseleaf.core.scheduler import Scheduler
+from looseleaf.core.scheduler import Drafter, Scheduler
 from looseleaf.core.step import Step, Update
+from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.executors.scripted import ScriptedExecutor, expected_token
 from looseleaf.sampling.params import SamplingParams
+from looseleaf.tiers.host import HostStore
+from looseleaf.tiers.tiers import KVTiers
 
 VOCAB_SIZE = 1 << 20
 
@@ -23,9 +25,10 @@ def make_tables(
     prefix_caching: bool = True,
     hasher: Hasher = sha256_hasher,
     events: EventLog | None = None,
+    tier: KVTiers | None = None,
 ) -> BlockTables:
     config = CacheConfig(num_blocks, block_size, prefix_caching)
-    return BlockTables(config, BlockHasher(block_size, b"secret", hasher), events)
+    return BlockTables(config, BlockHasher(block_size, b"secret", hasher), events, tier)
 
 
 def make_request(
@@ -58,6 +61,7 @@ def make_request(
             stop_token_ids=stop_token_ids,
             sample_index=index,
             children=children,
+            takes_drafts=not prompt_logprobs,
         )
 
     return sample(0, tuple(sample(i) for i in range(1, n)))
@@ -79,8 +83,15 @@ class Bench:
         prefix_caching: bool = True,
         allocator: str = "paged",
         hasher: Hasher = sha256_hasher,
+        tier_blocks: int | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.events = EventLog()
+        self.executor = ScriptedExecutor(num_blocks, block_size, vocab_size=VOCAB_SIZE)
+        self.tiers: KVTiers | None = None
+        if tier_blocks is not None:
+            num_bytes = self.executor.block_bytes
+            self.tiers = KVTiers(block_size, num_bytes, HostStore(tier_blocks * num_bytes))
         max_model_len = max_model_len or num_blocks * block_size
         tables: KVAllocator
         if allocator == "paged":
@@ -90,6 +101,7 @@ class Bench:
                 prefix_caching=prefix_caching,
                 hasher=hasher,
                 events=self.events,
+                tier=self.tiers,
             )
         else:
             tables = ContiguousTables(
@@ -105,8 +117,8 @@ class Bench:
                 policy=policy,
             ),
             tables,
+            drafter,
         )
-        self.executor = ScriptedExecutor(num_blocks, block_size, vocab_size=VOCAB_SIZE)
         self.steps: list[Step] = []
         self.updates: list[Update] = []
         self.outputs: dict[str, list[int]] = {}
@@ -125,8 +137,17 @@ class Bench:
         invariants.check(self.scheduler)
         return aborted
 
-    def step(self) -> Step:
+    def schedule(self) -> Step:
+        """The next step, with blocks moved to the tier and from it."""
         step = self.scheduler.schedule(self.now)
+        while self.tiers is not None and not self.tiers.move(step, self.executor):
+            self.scheduler.discard()
+            invariants.check(self.scheduler)
+            step = self.scheduler.schedule(self.now)
+        return step
+
+    def step(self) -> Step:
+        step = self.schedule()
         result = self.executor.execute(step)
         for update in self.scheduler.apply(result, self.now):
             self.updates.append(update)

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from looseleaf.core.errors import LooseleafError
@@ -13,6 +14,7 @@ from looseleaf.engine.settings import (
     EXECUTORS,
     KV_ALLOCATORS,
     KV_CACHE_DTYPES,
+    PREEMPTION_MODES,
     EngineSettings,
     parse_bytes,
 )
@@ -66,6 +68,33 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.kv_allocator,
         help="paged blocks, or one of the old ways to reserve, for comparison",
     )
+    memory.add_argument(
+        "--swap-space",
+        type=swap_size,
+        metavar="SIZE",
+        help="memory for blocks that no longer fit into the KV cache, of preempted requests and of "
+        "earlier prompts, like 512MiB; a number alone is GiB (default: none)",
+    )
+    memory.add_argument(
+        "--preemption-mode",
+        choices=PREEMPTION_MODES,
+        default=DEFAULTS.preemption_mode,
+        help="what becomes of a request that gave way: loaded from the swap space or computed "
+        "again, or whatever takes less time (auto)",
+    )
+    memory.add_argument(
+        "--kv-disk",
+        type=Path,
+        metavar="FOLDER",
+        help="keep blocks that no longer fit into memory in this folder, also for later starts",
+    )
+    memory.add_argument(
+        "--kv-disk-size",
+        type=memory_size,
+        metavar="SIZE",
+        default=DEFAULTS.kv_disk_size,
+        help="most bytes that the folder may take",
+    )
     scheduling = parser.add_argument_group("scheduling")
     scheduling.add_argument(
         "--max-num-seqs", type=int, default=DEFAULTS.max_num_seqs, help="most sequences in a step"
@@ -88,6 +117,14 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         choices=tuple(POLICIES),
         default=DEFAULTS.scheduling_policy,
         help="who goes first",
+    )
+    scheduling.add_argument(
+        "--speculative-ngram",
+        type=int,
+        metavar="TOKENS",
+        default=DEFAULTS.speculative_ngram,
+        help="guess up to so many tokens of each request from what came before in it, and check "
+        "them all in one step: the same answers, sooner where text repeats (0 is off)",
     )
     add_execution(parser)
 
@@ -230,8 +267,13 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         long_prefill_token_threshold=options.long_prefill_token_threshold,
         kv_cache_memory=options.kv_cache_memory,
         kv_allocator=options.kv_allocator,
+        swap_space=options.swap_space,
+        preemption_mode=options.preemption_mode,
+        kv_disk=options.kv_disk,
+        kv_disk_size=options.kv_disk_size,
         enable_prefix_caching=options.enable_prefix_caching,
         scheduling_policy=options.scheduling_policy,
+        speculative_ngram=options.speculative_ngram,
         threads=options.threads,
         activations=options.activations,
         kv_cache_dtype=options.kv_cache_dtype,
@@ -326,3 +368,8 @@ def memory_size(text: str) -> int:
         return parse_bytes(text)
     except LooseleafError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def swap_size(text: str) -> int:
+    """For `type=` of an option: like `memory_size`, but a number alone is GiB, as vLLM has it."""
+    return memory_size(f"{text}GiB" if text.strip().replace(".", "", 1).isdigit() else text)

@@ -110,7 +110,9 @@ def _show(verifier: Verifier, rows: list[Row], outcome: Outcome | None, passed: 
         console.print(
             f"\n{outcome.requests} requests in {outcome.steps} steps: {outcome.given_up} given up, "
             f"{outcome.preemptions} preemptions, {outcome.cached_tokens} prompt tokens found "
-            f"stored, {outcome.compared} answers compared, the bookkeeping checked at every step."
+            f"stored, {outcome.loaded_blocks} blocks loaded, {outcome.accepted_tokens} tokens "
+            f"guessed right, {outcome.compared} answers compared, the bookkeeping "
+            "checked at every step."
         )
         for found in outcome.differences:
             console.print(f"not as alone: {found}")

@@ -1,5 +1,6 @@
 """The seam between the scheduler and whoever hands out KV memory: paged, or the old way."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from looseleaf.core.events import EventLog
@@ -7,20 +8,23 @@ from looseleaf.core.free_queue import BlockId
 from looseleaf.core.hashing import BlockKey
 from looseleaf.core.prefix_leaders import PendingKey
 from looseleaf.core.request import Request, RequestId
-from looseleaf.core.step import BlockCopy
+from looseleaf.core.step import BlockCopy, BlockLoad, BlockSave
 
 
 class Match(NamedTuple):
-    """What of a request's tokens is stored already: `num_tokens` of them, in `block_ids` and then,
-    for the part that ends inside a block, in `source`, which has to be copied."""
+    """What of a request's tokens is stored already: `num_tokens` of them, in `block_ids` and then
+    either, for the part that ends inside a block, in `source`, which has to be copied; or, under
+    `hashes`, outside the pool, from where it has to be loaded."""
 
     num_tokens: int
     block_ids: tuple[BlockId, ...]
     source: BlockId | None = None
+    hashes: tuple[bytes, ...] = ()
 
     def whole_blocks(self, block_size: int) -> "Match":
         """The same without the part that needs a copy."""
-        return Match(len(self.block_ids) * block_size, self.block_ids)
+        num_blocks = len(self.block_ids) + len(self.hashes)
+        return Match(num_blocks * block_size, self.block_ids, None, self.hashes)
 
 
 NO_MATCH = Match(0, ())
@@ -28,11 +32,12 @@ NO_MATCH = Match(0, ())
 
 class Reservation(NamedTuple):
     """Room to write: from entry `table_start` on the block table now reads `block_ids`, once
-    `copies` are made. Nothing changed if both are empty."""
+    `loads` and `copies` are made. Nothing changed if all are empty."""
 
     table_start: int
     block_ids: tuple[BlockId, ...]
     copies: tuple[BlockCopy, ...] = ()
+    loads: tuple[BlockLoad, ...] = ()
 
     @property
     def is_first(self) -> bool:
@@ -43,7 +48,16 @@ class Reservation(NamedTuple):
         """This one and a second one for the same sequence in the same step, as one."""
         if not self.block_ids:
             return later
-        return Reservation(self.table_start, self.block_ids + later.block_ids, self.copies)
+        return self._replace(block_ids=self.block_ids + later.block_ids)
+
+
+class Tier(Protocol):
+    """Memory outside the pool that keeps the KV of full blocks. Bookkeeping only asks what is
+    there; whoever runs the steps moves the bytes."""
+
+    def num_found(self, keys: Sequence[BlockKey]) -> int:
+        """How many of `keys`, one after another from the first, are to be loaded from there: those
+        it has, unless to compute them again is the cheaper."""
 
 
 class KVAllocator(Protocol):
@@ -86,8 +100,9 @@ class KVAllocator(Protocol):
     def free(self, request: Request) -> None:
         """Give up the sequence's blocks; what is stored in them may stay findable."""
 
-    def end_schedule(self) -> None:
-        """No more reservations in this step: what only served as a source of copies is let go."""
+    def end_schedule(self) -> tuple[BlockSave, ...]:
+        """No more reservations in this step: what only served as a source of copies is let go.
+        Returns what was evicted for it and is to be kept elsewhere."""
 
     def table(self, request_id: RequestId) -> tuple[BlockId, ...]:
         """The block table; empty if the sequence has none."""
@@ -97,3 +112,6 @@ class KVAllocator(Protocol):
 
     def key_of(self, block_id: BlockId) -> BlockKey | None:
         """What the block can be found under now."""
+
+    def check(self) -> None:
+        """Raise InvariantError if what is held and what is left do not add up."""

@@ -8,8 +8,10 @@ It knows block ids and block contents, and nothing of requests. A block is in ex
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from looseleaf.core.errors import ensure
 from looseleaf.core.events import BlockPublished, BlockUnpublished, EventLog
 from looseleaf.core.free_queue import Block, BlockId, FreeQueue
 from looseleaf.core.hashing import BlockKey, same_content
@@ -23,6 +25,8 @@ class BlockPool:
     def __init__(self, num_blocks: int, events: EventLog | None = None) -> None:
         self.num_blocks = num_blocks
         self.num_evictable = 0
+        self.evicted: list[tuple[BlockId, BlockKey]] = []
+        """Since somebody last took note of it, and emptied it."""
         self._events = events
         self._blocks = list(map(Block, map(BlockId, range(num_blocks))))
         self._queue = FreeQueue(self._blocks)
@@ -68,6 +72,7 @@ class BlockPool:
             block = self._queue.pop_front()
             if block.key is not None:
                 self.num_evictable -= 1
+                self.evicted.append((block.block_id, block.key))
                 self._unpublish(block)
             block.ref_count = 1
             taken.append(block.block_id)
@@ -176,6 +181,27 @@ class BlockPool:
                 self._queue.push_front(block)
             else:
                 self._unpublish(block)
+
+    def check(self, references: Counter[BlockId]) -> None:
+        """Raise InvariantError unless queue, index and counts are those of these references."""
+        free_ids = Counter(block.block_id for block in self._queue)
+        ensure(free_ids.total() == len(self._queue), "the free queue knows its length")
+        num_evictable = num_published = 0
+        for block in self._blocks:
+            block_id, unused = block.block_id, block.ref_count == 0
+            ensure(block.ref_count == references[block_id], f"{block} has the tables it counts")
+            ensure(free_ids[block_id] == unused, f"{block} is in the free queue once while unused")
+            if block.key is not None:
+                num_published += 1
+                num_evictable += unused
+                ensure(self.find(block.key) is block, f"{block} is found under its key")
+                assert block.key.parent is not None
+                siblings = self.children_of(block.key.parent)
+                place = bisect_left(siblings, (block.key.token_ids, block_id))
+                found = siblings[place : place + 1] == [(block.key.token_ids, block_id)]
+                ensure(found, f"{block} is among the children of its prefix")
+        ensure(self.num_evictable == num_evictable, "evictable blocks are counted right")
+        ensure(self.num_published == num_published, "the index finds only published blocks")
 
     def _unpublish(self, block: Block) -> None:
         key = block.key

@@ -9,8 +9,9 @@ Blocks are taken on demand, shared by reference count, and copied only when some
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
-from looseleaf.core.allocator import NO_MATCH, Match, Reservation
+from looseleaf.core.allocator import NO_MATCH, Match, Reservation, Tier
 from looseleaf.core.block_pool import BlockPool
 from looseleaf.core.config import CacheConfig
 from looseleaf.core.events import BlockCopied, EventLog, TableChanged, TableFreed
@@ -18,7 +19,7 @@ from looseleaf.core.free_queue import BlockId
 from looseleaf.core.hashing import BlockHasher, BlockKey
 from looseleaf.core.prefix_leaders import PendingKey
 from looseleaf.core.request import Request, RequestId
-from looseleaf.core.step import BlockCopy
+from looseleaf.core.step import BlockCopy, BlockLoad, BlockSave
 
 NOTHING_NEW = Reservation(0, ())
 
@@ -44,12 +45,14 @@ class BlockTables:
         config: CacheConfig,
         hasher: BlockHasher,
         events: EventLog | None = None,
+        tier: Tier | None = None,
     ) -> None:
         self.block_size = config.block_size
         self.num_blocks = config.num_blocks
         self.prefix_caching = config.enable_prefix_caching
         self.events = events
         self.pool = BlockPool(config.num_blocks, events)
+        self.tier = tier
         self._hasher = hasher
         self._tables: dict[RequestId, _Table] = {}
         self._copy_sources: Counter[BlockId] = Counter()
@@ -83,6 +86,11 @@ class BlockTables:
             parent = keys[index] = block.key
             found.append(block.block_id)
         num_tokens = len(found) * size
+        if self.tier is not None:
+            stored = self.tier.num_found(keys[len(found) : limit // size])
+            if stored:
+                hashes = tuple([key.hash for key in keys[len(found) : len(found) + stored]])
+                return Match(num_tokens + stored * size, tuple(found), None, hashes)
         longest = self.pool.find_longest(
             parent, request.token_ids[num_tokens : min(limit, num_tokens + size)]
         )
@@ -94,7 +102,7 @@ class BlockTables:
     def pending_keys(self, request: Request, match: Match) -> list[PendingKey]:
         if not self.prefix_caching or request.params.prompt_logprobs:
             return []
-        if match.num_tokens >= request.num_prompt_tokens - 1:
+        if match.num_tokens >= request.num_prompt_tokens - 1 and not match.hashes:
             return []  # only the token that is always computed is missing
         first, num_full = len(match.block_ids), request.num_prompt_tokens // self.block_size
         keys = self._keys(request)[first:num_full]
@@ -167,10 +175,20 @@ class BlockTables:
         if self.events is not None:
             self.events.emit(TableFreed, request.request_id)
 
-    def end_schedule(self) -> None:
+    def end_schedule(self) -> tuple[BlockSave, ...]:
         if self._copy_sources:
             self.pool.release(self._copy_sources.elements())
             self._copy_sources.clear()
+        evicted, self.pool.evicted = self.pool.evicted, []
+        return () if self.tier is None else self.saves(evicted)
+
+    def saves(self, blocks: Iterable[tuple[BlockId, BlockKey]]) -> tuple[BlockSave, ...]:
+        """What a tier is told of them: of the full ones."""
+        return tuple(
+            BlockSave(block_id, key.hash, key.parent.hash, key.token_ids)
+            for block_id, key in blocks
+            if key.parent is not None and len(key.token_ids) == self.block_size
+        )
 
     def table(self, request_id: RequestId) -> tuple[BlockId, ...]:
         table = self._tables.get(request_id)
@@ -181,6 +199,10 @@ class BlockTables:
 
     def key_of(self, block_id: BlockId) -> BlockKey | None:
         return self.pool.block(block_id).key
+
+    def check(self) -> None:
+        tables = self._tables.values()
+        self.pool.check(Counter(block_id for table in tables for block_id in table.block_ids))
 
     def _admit(
         self, request: Request, num_tokens: int, match: Match, spare: int
@@ -204,7 +226,9 @@ class BlockTables:
             copies = (self._copy(request, match.source, taken[0]),)
         table = _Table([*match.block_ids, *taken], len(match.block_ids))
         self._tables[request.request_id] = table
-        return self._changed(request, table, 0, copies)
+        # What is loaded becomes findable when the step is applied, like what is computed.
+        loads = tuple(map(BlockLoad, taken, match.hashes))
+        return self._changed(request, table, 0, copies)._replace(loads=loads)
 
     def _may_write(self, block_id: BlockId, offset: int) -> bool:
         # Copies are made before anything is written, so their sources count as nobody's.

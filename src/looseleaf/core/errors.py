@@ -1,4 +1,4 @@
-"""The errors a user can cause. Their messages name the value, the limit and what to do."""
+"""Errors a user can cause, whose messages name the value, the limit and what to do; and ours."""
 
 
 class LooseleafError(Exception):
@@ -11,3 +11,13 @@ class ConfigError(LooseleafError, ValueError):
 
 class CapacityError(LooseleafError, ValueError):
     """A request that can never fit, however long it waits."""
+
+
+class InvariantError(AssertionError):
+    """The bookkeeping contradicts itself: a bug in Looseleaf."""
+
+
+def ensure(holds: bool, message: str) -> None:
+    """Raise InvariantError unless it holds."""
+    if not holds:
+        raise InvariantError(message)

@@ -56,6 +56,7 @@ class Request:
     has computed the prompt for all of them.
 
     `stop_token_ids` are all ids that end it (the model's own end tokens included, unless ignored).
+    With `takes_drafts` several tokens may be drawn in one step, from the logits after guesses.
     """
 
     request_id: RequestId
@@ -68,6 +69,7 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     sample_index: int = 0
     children: tuple["Request", ...] = ()
+    takes_drafts: bool = False
 
     # From here on kept by the scheduler.
     token_ids: list[int] = field(init=False)
@@ -86,6 +88,9 @@ class Request:
     first_scheduled_time: float | None = field(default=None, init=False)
     first_token_time: float | None = field(default=None, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
+
+    drafting: object = field(default=None, init=False)
+    """What a drafter keeps of it between steps."""
 
     # Hashed once and kept over every attempt to schedule; see hashing.py.
     root_key: BlockKey | None = field(default=None, init=False)

@@ -9,40 +9,35 @@ done: times are arguments, so the planner runs this very code on a virtual clock
 """
 
 from bisect import insort
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from looseleaf.core.allocator import KVAllocator, Match, Reservation
 from looseleaf.core.config import SchedulerConfig
+from looseleaf.core.counters import Counters
 from looseleaf.core.errors import CapacityError
 from looseleaf.core.events import Event, RequestAdded, RequestMoved, StepScheduled
 from looseleaf.core.policy import POLICIES, outranks
 from looseleaf.core.prefix_leaders import PrefixLeaders
 from looseleaf.core.request import FinishReason, Request, RequestId, Status
-from looseleaf.core.step import Step, StepResult, TokenLogprobs, Top, Update
+from looseleaf.core.step import ScheduledSequence, Step, StepResult, TokenLogprobs, Top, Update
 from looseleaf.core.step_builder import StepBuilder
 
 MAX_EXAMINED = 64
 """Long prompts that one step looks up in the cache, however many wait."""
 
 
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start. Prefix figures are in tokens and count first admissions only, so
-    that recomputing after a preemption never looks like a hit."""
-
-    steps: int = 0
-    computed_tokens: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    preemptions: int = 0
-    held_back: int = 0
+Drafter = Callable[[Request, int], Sequence[int]]
+"""Guesses how a request will go on: at most so many tokens."""
 
 
 class Scheduler:
-    def __init__(self, config: SchedulerConfig, allocator: KVAllocator) -> None:
+    def __init__(
+        self, config: SchedulerConfig, allocator: KVAllocator, drafter: Drafter | None = None
+    ) -> None:
         self.config = config
         self.allocator = allocator
+        self.drafter = drafter
         self.counters = Counters()
         # All that have not ended. `running` and `waiting` are in the policy's order; those held
         # back are in `leaders`, and further samples of an uncomputed prompt with their parent.
@@ -139,9 +134,9 @@ class Scheduler:
         if self.counters.preemptions == num_preemptions:
             self._schedule_waiting(builder, now)
         self._schedule_leftover(builder)
-        self.allocator.end_schedule()
+        saves = self.allocator.end_schedule()
         self.counters.steps += 1
-        step = builder.build(self.counters.steps, tuple(self._dropped))
+        step = builder.build(self.counters.steps, tuple(self._dropped), saves)
         self._dropped.clear()
         self._step = step
         self._emit(StepScheduled, step.step_id, len(step.sequences), step.num_tokens)
@@ -165,11 +160,15 @@ class Scheduler:
             request = self.requests.get(sequence.request_id)
             if request is None:
                 continue  # it was aborted while the step ran
-            if None in result.tokens[first:drawn]:
+            if None in result.tokens[first : drawn - sequence.num_drafts]:
                 updates.extend(self._end_family(request, FinishReason.ERROR))
                 continue
-            request.num_computed_tokens += len(sequence.token_ids)
             self.counters.computed_tokens += len(sequence.token_ids)
+            if sequence.num_drafts:
+                tokens = zip(result.tokens[first:drawn], logprobs[first:drawn], strict=True)
+                updates += self._accept(request, sequence, tokens, now)
+                continue
+            request.num_computed_tokens += len(sequence.token_ids)
             self.allocator.publish(request)
             self.leaders.advance(request)
             if scored:
@@ -208,6 +207,13 @@ class Scheduler:
                 builder.curb(request)
                 continue
             target = request.num_computed_tokens + num_tokens
+            if missing == 1:
+                drafts = self._draft(request, builder, len(self.running) - index)
+                if drafts:
+                    reservation = self._reserve(request, target + len(drafts))
+                    if reservation is not None:
+                        builder.plan(request, num_tokens, reservation, drafts)
+                        continue
             reservation = self._reserve(request, target)
             while reservation is None:
                 # The first one never has to go: alone it fits, or `add` would have refused it.
@@ -217,6 +223,15 @@ class Scheduler:
                     return
                 reservation = self._reserve(request, target)
             builder.plan(request, num_tokens, reservation)
+
+    def _draft(self, request: Request, builder: StepBuilder, num_after: int) -> Sequence[int]:
+        """Guesses for a request that generates, leaving room for `num_after` others. They may take
+        blocks that are left over, and are not made where there are none."""
+        if self.drafter is None or request.children or not request.takes_drafts:
+            return ()
+        room = request.max_total_tokens - request.num_tokens - 1
+        room = min(room, builder.budget - 1 - num_after)
+        return self.drafter(request, room) if room > 0 else ()
 
     def _schedule_waiting(self, builder: StepBuilder, now: float) -> None:
         """Admit waiting requests in order while seats, tokens and blocks last."""
@@ -273,7 +288,9 @@ class Scheduler:
             return reservation
         # Executors know nothing of a fork until it is first scheduled.
         self._unsent_tables.remove(request.request_id)
-        return Reservation(0, self.allocator.table(request.request_id), reservation.copies)
+        return reservation._replace(
+            table_start=0, block_ids=self.allocator.table(request.request_id)
+        )
 
     def _has_room(self, request: Request, builder: StepBuilder) -> bool:
         if not self.running:
@@ -303,7 +320,7 @@ class Scheduler:
             return False
         victim = self.running[-1]
         if builder.unplan(victim):
-            victim.num_computed_tokens = 0  # a copy that holds some of them will not be made
+            victim.num_computed_tokens = 0  # what holds some of them will not be copied or loaded
         self._preempt(victim)
         return True
 
@@ -422,6 +439,32 @@ class Scheduler:
         if reason is not None:
             self._finish(request, reason)
         return Update(request.request_id, (token_id,), (logprobs,), (), reason)
+
+    def _accept(
+        self,
+        request: Request,
+        sequence: ScheduledSequence,
+        drawn: Iterable[tuple[int | None, TokenLogprobs | None]],
+        now: float,
+    ) -> list[Update]:
+        """Take what was drawn as long as the guesses were right, token by token as if each had had
+        a step of its own, and the first token after. What was stored for the others is not counted,
+        and will be written over."""
+        self.counters.drafts += 1
+        self.counters.draft_tokens += sequence.num_drafts
+        drafts = sequence.token_ids[-sequence.num_drafts :]
+        updates: list[Update] = []
+        for i, (token_id, logprobs) in enumerate(drawn):
+            if token_id is None:
+                return updates + self._end_family(request, FinishReason.ERROR)
+            request.num_computed_tokens += 1
+            self.allocator.publish(request)
+            self.leaders.advance(request)
+            updates.append(self._append(request, request, token_id, logprobs, now))
+            if request.finish_reason is not None or drafts[i : i + 1] != (token_id,):
+                break
+            self.counters.accepted_tokens += 1
+        return updates
 
     def _end_family(self, request: Request, reason: FinishReason) -> list[Update]:
         family = (*request.children, request)

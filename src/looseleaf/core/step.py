@@ -14,6 +14,23 @@ class BlockCopy(NamedTuple):
     destination: BlockId
 
 
+class BlockSave(NamedTuple):
+    """Keep what full block `block_id` holds, which is about to be overwritten: the KV of
+    `token_ids` after all that `parent_hash` names, known as `hash`."""
+
+    block_id: BlockId
+    hash: bytes
+    parent_hash: bytes
+    token_ids: tuple[int, ...]
+
+
+class BlockLoad(NamedTuple):
+    """Write what was saved as `hash` into block `block_id`."""
+
+    block_id: BlockId
+    hash: bytes
+
+
 class Sample(NamedTuple):
     """Draw the token at `position` of `request_id` from the logits of the position before.
 
@@ -40,7 +57,9 @@ class ScheduledSequence(NamedTuple):
 
     From entry `table_start` on the sequence's block table reads `block_ids` (no change if empty).
     `samples` are drawn from the last token's logits: none while a prompt is being computed, one as
-    a rule, more when several samples of one prompt begin. With `prompt_logprobs` the executor also
+    a rule, more when several samples of one prompt begin. The last `num_drafts` tokens are guesses:
+    then `samples` has one from the logits of the token before them and of each of them, in order.
+    With `prompt_logprobs` the executor also
     returns the log-probability of each token after the first of these (and of `next_token_id`,
     which follows them), given the tokens before it; and, where `num_prompt_top` is not 0, the most
     likely tokens in its place. A sequence whose draws depend on its tokens
@@ -57,17 +76,19 @@ class ScheduledSequence(NamedTuple):
     next_token_id: int | None = None
     num_prompt_top: int = 0
     history: History | None = None
+    num_drafts: int = 0
 
 
 class Step(NamedTuple):
-    """One forward pass. `finished` sequences are forgotten first, then `copies` are made, then
-    `sequences` are computed."""
+    """One forward pass. Before an executor has it, `saves` are made and then `loads`. `finished`
+    sequences are forgotten first, then `copies` are made, then `sequences` are computed."""
 
     step_id: int
     sequences: tuple[ScheduledSequence, ...]
     copies: tuple[BlockCopy, ...] = ()
-    swaps: tuple[()] = ()
     finished: tuple[RequestId, ...] = ()
+    saves: tuple[BlockSave, ...] = ()
+    loads: tuple[BlockLoad, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -1,19 +1,20 @@
 """A step in the making: who computes how many tokens, and what is left of the budget."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from looseleaf.core.allocator import Reservation
 from looseleaf.core.block_tables import blocks_for
 from looseleaf.core.config import SchedulerConfig
 from looseleaf.core.request import Request, RequestId
-from looseleaf.core.step import History, Sample, ScheduledSequence, Step
+from looseleaf.core.step import BlockSave, History, Sample, ScheduledSequence, Step
 
 
 class _Plan(NamedTuple):
     request: Request
     num_tokens: int
     reservation: Reservation
+    drafts: tuple[int, ...] = ()
 
 
 class StepBuilder:
@@ -43,9 +44,17 @@ class StepBuilder:
         self._curbed[request.request_id] = request
         self._promise(request, request.num_computed_tokens, 1)
 
-    def plan(self, request: Request, num_tokens: int, reservation: Reservation) -> None:
-        self._plans[request.request_id] = _Plan(request, num_tokens, reservation)
-        self.budget -= num_tokens
+    def plan(
+        self,
+        request: Request,
+        num_tokens: int,
+        reservation: Reservation,
+        drafts: Sequence[int] = (),
+    ) -> None:
+        """Let it have `num_tokens` of its tokens, and `drafts` after them."""
+        plan = _Plan(request, num_tokens, reservation, tuple(drafts))
+        self._plans[request.request_id] = plan
+        self.budget -= num_tokens + len(drafts)
         num_missing = len(request.token_ids) - request.num_computed_tokens
         if num_missing > self._long_limit:
             self._long_budget -= num_tokens
@@ -54,16 +63,17 @@ class StepBuilder:
             self._promise(request, request.num_computed_tokens + num_tokens, 1)
 
     def unplan(self, request: Request) -> bool:
-        """Undo `plan`, as if the request had never been in this step. True if it had copies."""
+        """Undo `plan`, as if the request had never been in this step. True if something was to be
+        copied or loaded for it."""
         self._curbed.pop(request.request_id, None)
         plan = self._plans.pop(request.request_id, None)
         if plan is None:
             return False
-        self.budget += plan.num_tokens
+        self.budget += plan.num_tokens + len(plan.drafts)
         if request.num_tokens - request.num_computed_tokens > self._long_limit:
             self._long_budget += plan.num_tokens
         self._promise(request, request.num_computed_tokens + plan.num_tokens, -1)
-        return bool(plan.reservation.copies)
+        return bool(plan.reservation.copies or plan.reservation.loads)
 
     def outlook(self, request: Request, num_stored: int) -> tuple[int, int]:
         """(blocks, seats) that a request with room for `num_stored` tokens will need before it
@@ -87,10 +97,14 @@ class StepBuilder:
             reservation = plan.reservation.then(reservation)
         self._plans[request.request_id] = _Plan(request, num_more, reservation)
 
-    def build(self, step_id: int, finished: tuple[RequestId, ...]) -> Step:
+    def build(
+        self, step_id: int, finished: tuple[RequestId, ...], saves: tuple[BlockSave, ...]
+    ) -> Step:
         plans = self._plans.values()
         copies = tuple([copy for plan in plans for copy in plan.reservation.copies])
-        return Step(step_id, tuple([_scheduled(plan) for plan in plans]), copies, (), finished)
+        loads = tuple([load for plan in plans for load in plan.reservation.loads])
+        sequences = tuple([_scheduled(plan) for plan in plans])
+        return Step(step_id, sequences, copies, finished, saves, loads)
 
     def _promise(self, request: Request, num_stored: int, sign: int) -> None:
         blocks, seats = self.outlook(request, num_stored)
@@ -99,20 +113,16 @@ class StepBuilder:
 
 
 def _scheduled(plan: _Plan) -> ScheduledSequence:
-    request, num_tokens, reservation = plan
+    request, num_tokens, reservation, drafts = plan
     token_ids = request.token_ids
     start, length = request.num_computed_tokens, len(token_ids)
     end = start + num_tokens
     samples: tuple[Sample, ...] = ()
-    if end == length and length < request.max_total_tokens:
-        may_end = length - request.num_prompt_tokens >= request.params.min_tokens
-        barred = frozenset[int]() if may_end else request.stop_token_ids
-        samples = tuple(
-            [
-                Sample(one.request_id, one.params, one.sample_index, length, barred)
-                for one in (request, *request.children)
-            ]
-        )
+    if drafts:
+        samples = tuple([_sample(request, request, length + i) for i in range(len(drafts) + 1)])
+    elif end == length and length < request.max_total_tokens:
+        members = (request, *request.children)
+        samples = tuple([_sample(request, one, length) for one in members])
     history = None
     if reservation.is_first and request.params.needs_history:
         history = History(tuple(token_ids[:start]), request.num_prompt_tokens)
@@ -122,7 +132,7 @@ def _scheduled(plan: _Plan) -> ScheduledSequence:
         next_token_id = token_ids[end] if scored and end < request.num_prompt_tokens else None
     return ScheduledSequence(
         request.request_id,
-        tuple(token_ids[start:end]),
+        (*token_ids[start:end], *drafts),
         start,
         reservation.table_start,
         reservation.block_ids,
@@ -131,4 +141,12 @@ def _scheduled(plan: _Plan) -> ScheduledSequence:
         next_token_id,
         request.params.prompt_top_logprobs if scored else 0,
         history,
+        len(drafts),
     )
+
+
+def _sample(computed: Request, request: Request, position: int) -> Sample:
+    """The draw of `request`'s token at a position from the logits of `computed`."""
+    may_end = position - computed.num_prompt_tokens >= computed.params.min_tokens
+    barred = frozenset[int]() if may_end else computed.stop_token_ids
+    return Sample(request.request_id, request.params, request.sample_index, position, barred)

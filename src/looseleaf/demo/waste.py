@@ -11,7 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from looseleaf.core.block_tables import blocks_for
-from looseleaf.core.contiguous import next_power_of_two
+from looseleaf.engine.contiguous import next_power_of_two
 
 MAX_LENGTH = 4096
 BLOCK_SIZE = 16

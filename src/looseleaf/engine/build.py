@@ -12,15 +12,17 @@ from pathlib import Path
 from looseleaf.compiled import compiled
 from looseleaf.core.allocator import KVAllocator
 from looseleaf.core.block_tables import BlockTables
-from looseleaf.core.contiguous import ContiguousTables
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.events import EventLog
 from looseleaf.core.hashing import BlockHasher
 from looseleaf.core.scheduler import Scheduler
+from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.cores import physical_cores
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
-from looseleaf.engine.settings import EngineSettings
+from looseleaf.engine.ngram import NgramDrafter
+from looseleaf.engine.settings import EngineSettings, num_bytes_of
+from looseleaf.engine.tiers import build_tiers, kv_space, space_secret
 from looseleaf.executors.base import Executor
 from looseleaf.executors.kv_dtype import INTEGER_STEP, INTEGERS, KV_NUMBER_BYTES, scale_bytes
 from looseleaf.models.config import ModelConfig
@@ -30,6 +32,7 @@ from looseleaf.program.program import Program
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
+from looseleaf.tiers.tiers import KVTiers
 from looseleaf.weights.gguf import GGUFFile
 from looseleaf.weights.source import SourceError, default_cache_dir, known_models, resolve
 
@@ -65,19 +68,24 @@ def load_text(file: GGUFFile) -> LoadedText:
 
 
 def build_scheduler(
-    settings: EngineSettings, memory: MemoryPlan, events: EventLog | None = None
+    settings: EngineSettings,
+    memory: MemoryPlan,
+    events: EventLog | None = None,
+    tiers: KVTiers | None = None,
+    secret: bytes | None = None,
 ) -> Scheduler:
-    """The bookkeeping alone, for any executor."""
+    """The bookkeeping alone, for any executor. Chains of hashes start from `secret`."""
     cache = settings.cache_config(memory.num_blocks)
     allocator: KVAllocator
     if settings.kv_allocator == "paged":
-        # A secret of this process: nobody outside can predict a block's hash.
-        hasher = BlockHasher(memory.block_size, secrets.token_bytes(32))
-        allocator = BlockTables(cache, hasher, events)
+        # If it is one of this process, nobody outside can predict a block's hash.
+        hasher = BlockHasher(memory.block_size, secret or secrets.token_bytes(32))
+        allocator = BlockTables(cache, hasher, events, tiers)
     else:
         rule = settings.kv_allocator.removeprefix("contiguous-")
         allocator = ContiguousTables(cache, rule, memory.max_model_len, events)
-    return Scheduler(settings.scheduler_config(memory.max_model_len), allocator)
+    drafter = NgramDrafter(settings.speculative_ngram) if settings.speculative_ngram else None
+    return Scheduler(settings.scheduler_config(memory.max_model_len), allocator, drafter)
 
 
 def _auto_kv_dtype(settings: EngineSettings) -> str:
@@ -156,14 +164,17 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
             settings,
             kv_bytes_per_token(config, settings.kv_cache_dtype),
             config.context_length,
-            weight_bytes=4 * program.num_parameters,
+            other_bytes=4 * program.num_parameters + num_bytes_of(settings.swap_space or 0),
         )
+        space = None if settings.kv_disk is None else kv_space(settings, file, config)
+        tiers = build_tiers(settings, memory, space)
         grammars = Grammars(text.tokenizer)
         executor = _build_executor(settings, file, config, program, memory, grammars)
-    scheduler = build_scheduler(settings, memory, events)
+    secret = None if space is None else space_secret(space)
+    scheduler = build_scheduler(settings, memory, events, tiers, secret)
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
-    engine = Engine(scheduler, executor)
+    engine = Engine(scheduler, executor, tiers=tiers)
     return Stack(settings, engine, text.tokenizer, text.chat_template, grammars, config, memory)
 
 

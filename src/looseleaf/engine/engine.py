@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 
+from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.request import FinishReason, Request, RequestId
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, StepResult, Update
 from looseleaf.executors.base import Executor
+from looseleaf.tiers.tiers import KVTiers
 
 Clock = Callable[[], float]
 """Seconds since some fixed moment: `time.monotonic`, or a virtual clock."""
@@ -22,12 +24,17 @@ class Engine:
     """
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, clock: Clock = time.monotonic
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        clock: Clock = time.monotonic,
+        tiers: KVTiers | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
-        self.observers: list[StepObserver] = []
+        self.tiers = tiers
+        self.observers: list[StepObserver] = [] if tiers is None else [tiers.observe]
 
     @property
     def has_work(self) -> bool:
@@ -48,6 +55,10 @@ class Engine:
         """
         step = self.scheduler.schedule(self.clock())
         try:
+            while self.tiers is not None and not self.tiers.move(step, self.executor):
+                # Something that was to be loaded is gone: without it, then.
+                self.scheduler.discard()
+                step = self.scheduler.schedule(self.clock())
             result = self.executor.execute(step)
             for observe in self.observers:
                 observe(step, result)
@@ -57,4 +68,10 @@ class Engine:
         return self.scheduler.apply(result, self.clock())
 
     def close(self) -> None:
+        """Bring what is stored to the disk, if there is a tier there, and give everything back."""
+        tables = self.scheduler.allocator
+        if self.tiers is not None and isinstance(tables, BlockTables):
+            latest_first = reversed(tables.pool.free_blocks())
+            blocks = [(b.block_id, b.key) for b in latest_first if b.key is not None]
+            self.tiers.close(tables.saves(blocks), self.executor)
         self.executor.close()

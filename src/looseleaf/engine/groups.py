@@ -98,6 +98,7 @@ class Group:
                 stop_token_ids=stop_token_ids,
                 sample_index=index,
                 children=children,
+                takes_drafts=params.takes_drafts,
             )
 
         children = tuple(request(i) for i in range(1, params.n))

@@ -68,10 +68,10 @@ class MemoryPlan:
 
 
 def plan_memory(
-    settings: EngineSettings, kv_bytes_per_token: int, context_length: int, weight_bytes: int = 0
+    settings: EngineSettings, kv_bytes_per_token: int, context_length: int, other_bytes: int = 0
 ) -> MemoryPlan:
-    """Size the pool, before `weight_bytes` of weights are loaded. Raises ConfigError if a request
-    of `max_model_len` cannot fit, or if there is less memory than was asked for."""
+    """Size the pool, before `other_bytes` of weights and swap space are taken. Raises ConfigError
+    if a request of `max_model_len` cannot fit, or if there is less memory than was asked for."""
     size = settings.block_size
     block_bytes = kv_bytes_per_token * size
     wanted = settings.max_model_len
@@ -80,7 +80,7 @@ def plan_memory(
             f"max_model_len is {wanted}, but the model's context is {context_length} tokens: set "
             f"it to {context_length} or less"
         )
-    available = max(0, available_memory() - weight_bytes)
+    available = max(0, available_memory() - other_bytes)
     memory = settings.kv_cache_memory
     if memory is None:
         most_useful = settings.max_num_seqs * blocks_for(wanted or context_length, size)
@@ -90,7 +90,8 @@ def plan_memory(
     if memory > available:
         raise ConfigError(
             f"kv_cache_memory is {format_bytes(memory)}, but only {format_bytes(available)} of "
-            f"memory are available besides the model's weights: set it lower, or leave it out"
+            f"memory are available besides the model's weights and the swap space: set it lower, "
+            f"or leave it out"
         )
     num_blocks = memory // block_bytes
     if num_blocks < 1:

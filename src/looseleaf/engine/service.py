@@ -17,8 +17,10 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import FinishReason, RequestId
 from looseleaf.core.step import Update
+from looseleaf.engine.beams import BeamSearch, BeamSearchParams
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.groups import Delta, Group, Router
+from looseleaf.engine.searches import Searches
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.text.tokenizer import Tokenizer
 
@@ -69,6 +71,7 @@ class EngineService:
         self._closing = threading.Lock()
         self._closed = False
         self._router = Router()
+        self._searches = Searches()  # the owner thread's
         self._streams: dict[str, asyncio.Queue[Delta | None]] = {}
         self._ids = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,10 +97,12 @@ class EngineService:
         priority: int = 0,
         extra_keys: ExtraKeys = (),
         continues_text: bool = False,
+        beams: BeamSearchParams | None = None,
     ) -> Group:
         """Queue a request. Raises CapacityError at once if it can never fit, and EngineDeadError.
 
-        The answer comes from `stream`, which must be called, or the group `abort`ed.
+        The answer comes from `stream`, which must be called, or the group `abort`ed. With `beams`
+        its samples, as many as `params.n`, are the best answers of a search.
         """
         if self._closed or self.failure is not None:
             raise self._dead()
@@ -115,8 +120,24 @@ class EngineService:
         deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._streams[group.request_id] = deltas
         self._router.add(group, deltas.put_nowait)
-        self._command(lambda engine: engine.add(group.request))
+        if beams is None:
+            self._command(lambda engine: engine.add(group.request))
+        else:
+            search = self._search(group, beams)
+            self._command(lambda _: self._searches.start(group, search))
         return group
+
+    def _search(self, group: Group, params: BeamSearchParams) -> BeamSearch:
+        end = frozenset() if params.ignore_eos else self.tokenizer.eos_token_ids
+        return BeamSearch(
+            self._engine,
+            group.request_id,
+            group.prompt_token_ids,
+            params,
+            end | params.stop_token_ids,
+            priority=group.request.priority,
+            extra_keys=group.request.extra_keys,
+        )
 
     async def stream(self, group: Group) -> AsyncGenerator[Delta, None]:
         """The group's news until all its samples are finished; leaving early aborts it."""
@@ -158,6 +179,8 @@ class EngineService:
         return EngineDeadError(f"the engine has failed: {self.failure!r}; restart the server")
 
     def _abort_samples(self, group: Group) -> None:
+        if not group.finished:
+            self._command(lambda _: self._searches.cancel(group))
         for request_id in group.unfinished_ids():
             self._end_sample(request_id, FinishReason.ABORT)
 
@@ -183,6 +206,7 @@ class EngineService:
                         return
                     command.run(self._engine)
                 updates = self._engine.step()
+                updates += self._searches.go_on(updates)
                 if updates:
                     self._loop.call_soon_threadsafe(self._deliver, updates)
         except BaseException as error:

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from looseleaf.core.config import CacheConfig, SchedulerConfig
-from looseleaf.core.contiguous import RULES
 from looseleaf.core.errors import ConfigError
+from looseleaf.engine.contiguous import RULES
 
 EXECUTORS = ("auto", "native", "reference")
 KV_CACHE_DTYPES = ("auto", "f32", "f16", "int16", "int8")
 ACTIVATIONS = ("int8", "f32")
+MAX_SPECULATIVE_NGRAM = 32
+PREEMPTION_MODES = ("auto", "swap", "recompute")
 KV_ALLOCATORS = ("paged", *(f"contiguous-{rule}" for rule in RULES))
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -21,6 +23,16 @@ class EngineSettings:
     """`max_model_len` None is the model's context, or what fits into the KV cache if that is less.
     `kv_cache_memory` is in bytes, or like "2GiB"; None is a share of the memory that is available.
     Downloads go to `cache_dir`; None is the user's own.
+
+    With `speculative_ngram`, up to so many tokens of each request are guessed from what followed
+    its last ones earlier in it, and checked all in one step: answers are the same, and sooner where
+    text repeats.
+
+    Blocks that no longer fit into the KV cache are kept in `swap_space` bytes of memory, and then
+    in the folder `kv_disk`, which takes `kv_disk_size` bytes at most and survives restarts.
+    `preemption_mode` says what becomes of a request that has to give way: "auto" loads what is kept
+    of it where that takes less time than computing it again, "swap" always does, "recompute" needs
+    no swap space.
 
     `executor` "auto" is the native one, or the reference where there is no compiled part. The rest
     is for the native executor: `threads` None is one for each physical core that this process may
@@ -41,8 +53,13 @@ class EngineSettings:
     kv_cache_memory: int | str | None = None
     kv_cache_dtype: str = "auto"
     kv_allocator: str = "paged"
+    swap_space: int | str | None = None
+    preemption_mode: str = "auto"
+    kv_disk: Path | None = None
+    kv_disk_size: int | str = "8GiB"
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
+    speculative_ngram: int = 0
     cache_dir: Path | None = None
     cache_weights: bool = True
 
@@ -52,6 +69,7 @@ class EngineSettings:
             ("activations", self.activations, ACTIVATIONS),
             ("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES),
             ("kv_allocator", self.kv_allocator, KV_ALLOCATORS),
+            ("preemption_mode", self.preemption_mode, PREEMPTION_MODES),
         ):
             if value not in known:
                 raise ConfigError(
@@ -59,9 +77,33 @@ class EngineSettings:
                 )
         if self.threads is not None and not 1 <= self.threads <= 256:
             raise ConfigError(f"threads is {self.threads}, but it must be between 1 and 256")
+        most = min(MAX_SPECULATIVE_NGRAM, self.max_num_batched_tokens - 1)
+        if not 0 <= self.speculative_ngram <= most:
+            raise ConfigError(
+                f"speculative_ngram is {self.speculative_ngram}, but it must be between 0 (off) "
+                f"and {most}"
+            )
+        self._check_tiers()
         # The core's own checks, before a model is loaded for nothing.
         self.cache_config(num_blocks=1)
         self.scheduler_config(1 if self.max_model_len is None else self.max_model_len)
+
+    def _check_tiers(self) -> None:
+        if self.swap_space is not None and num_bytes_of(self.swap_space) == 0:
+            object.__setattr__(self, "swap_space", None)  # how vLLM's users switch it off
+        swaps, finds = self.swap_space is not None, self.enable_prefix_caching
+        for name, wanted in (("swap_space", swaps), ("kv_disk", self.kv_disk is not None)):
+            if wanted and not (finds and self.kv_allocator == "paged"):
+                raise ConfigError(
+                    f"{name} keeps blocks to be found again, which needs the paged allocator and "
+                    f"prefix caching: enable both, or leave {name} out"
+                )
+        if self.preemption_mode == "swap" and not swaps:
+            raise ConfigError("preemption_mode 'swap' needs room to swap to: set swap_space")
+        if self.preemption_mode == "recompute" and swaps:
+            raise ConfigError(
+                "preemption_mode 'recompute' has no use for swap_space: leave one of them out"
+            )
 
     def cache_config(self, num_blocks: int) -> CacheConfig:
         return CacheConfig(num_blocks, self.block_size, self.enable_prefix_caching)
@@ -82,6 +124,11 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise ConfigError(f"memory size {text!r} is not understood; write it like 2GiB or 512M")
     return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def num_bytes_of(size: int | str) -> int:
+    """A setting's size in bytes."""
+    return parse_bytes(size) if isinstance(size, str) else size
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from looseleaf.core.allocator import KVAllocator
-from looseleaf.core.contiguous import ContiguousTables
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import Request
+from looseleaf.engine.contiguous import ContiguousTables
 
 
 @dataclass(frozen=True, slots=True)

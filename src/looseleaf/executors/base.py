@@ -1,4 +1,4 @@
-"""The seam between bookkeeping and arithmetic: one method wide."""
+"""The seam between bookkeeping and arithmetic: a step, and a block in or out."""
 
 from typing import Protocol
 
@@ -19,6 +19,15 @@ class Executor(Protocol):
 
         Returns after the KV of every token of the step is stored. Does not modify `step`.
         """
+        ...
+
+    def read_block(self, block_id: int) -> bytes:
+        """All that is stored in a KV block, between two steps."""
+        ...
+
+    def write_block(self, block_id: int, data: bytes) -> None:
+        """Put back what `read_block` gave, into the same or another block. Raises ValueError if it
+        is not as long as a block."""
         ...
 
     def close(self) -> None:

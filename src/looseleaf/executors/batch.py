@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ class SequenceRange(NamedTuple):
 
     Its tokens are `start`..`stop` of the batch and stand at `first_position` and after; `table` is
     its block table, valid until the next step. Of the rows of logits it owns
-    `logits_start`..`logits_stop`; draws are from the last of them. `told` are all its tokens, where
-    draws depend on them.
+    `logits_start`..`logits_stop`; `draw_rows` are those that its samples are drawn from. `told` are
+    all its tokens, where draws depend on them.
     """
 
     sequence: ScheduledSequence
@@ -29,6 +29,14 @@ class SequenceRange(NamedTuple):
     logits_start: int
     logits_stop: int
     told: Told | None = None
+
+    @property
+    def draw_rows(self) -> Iterable[int]:
+        """Of each sample of the sequence, in order."""
+        num_drafts = self.sequence.num_drafts
+        if num_drafts:
+            return range(self.logits_stop - 1 - num_drafts, self.logits_stop)
+        return repeat(self.logits_stop - 1, len(self.sequence.samples))
 
     @property
     def scored_token_ids(self) -> tuple[int, ...]:
@@ -86,7 +94,7 @@ def make_batch(step: Step, rows: Rows, vocab_size: int) -> Batch:
         if sequence.prompt_logprobs:
             wanted.extend(range(start, stop - 1))
         if sequence.samples or sequence.next_token_id is not None:
-            wanted.append(stop - 1)
+            wanted.extend(range(stop - 1 - sequence.num_drafts, stop))
         told = rows.told(sequence.request_id)
         ranges.append(
             SequenceRange(sequence, start, stop, first, table, logits_start, len(wanted), told)

@@ -75,14 +75,14 @@ def draw_natively(
     draws: list[tuple[Any, ...]] = []
     edits: list[tuple[Any, ...]] = []
     for part in ranges:
-        for wanted in part.sequence.samples:
+        for row, wanted in zip(part.draw_rows, part.sequence.samples, strict=True):
             params = _params(wanted)
-            edit = _edit(part, wanted, logits[:, :columns], grammars)
+            edit = _edit(part, wanted, logits[row, :columns], grammars)
             if edit is not None:
                 edits.append((len(draws), *edit))
             draws.append(
                 (
-                    part.logits_stop - 1,
+                    row,
                     params.temperature,
                     min(params.top_k, columns),
                     params.top_p,
@@ -128,10 +128,10 @@ def draw_in_python(
     tokens: list[int | None] = []
     logprobs: list[TokenLogprobs | None] = []
     for part in ranges:
-        for wanted in part.sequence.samples:
-            row = logits[part.logits_stop - 1]
+        for index, wanted in zip(part.draw_rows, part.sequence.samples, strict=True):
+            row = logits[index]
             params = _params(wanted)
-            edit = _edit(part, wanted, logits[:, :num_valid_tokens], grammars)
+            edit = _edit(part, wanted, row[:num_valid_tokens], grammars)
             edited = row if edit is None else edit.apply(row[:num_valid_tokens])
             try:
                 token: int | None = sample(
@@ -169,7 +169,7 @@ def _params(wanted: Sample) -> SamplingParams:
 def _edit(
     part: SequenceRange,
     wanted: Sample,
-    logits: NDArray[np.float32],
+    row: NDArray[np.float32],
     grammars: GrammarStates | None,
 ) -> RowEdit | None:
     """What the request changes of its row before it draws from it."""
@@ -179,7 +179,6 @@ def _edit(
     told = part.told
     history = np.array(() if told is None else told.token_ids, np.int32)
     num_prompt_tokens = 0 if told is None else told.num_prompt_tokens
-    row = logits[part.logits_stop - 1]
     grammatical = None
     if params.grammar is not None:
         assert grammars is not None

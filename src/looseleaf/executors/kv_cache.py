@@ -37,13 +37,16 @@ class KVCache:
         """Fresh copies (n, kv_heads, head_dim) of the keys and the values in `slots`."""
         return self._keys[layer, slots], self._values[layer, slots]
 
+    def block(self, block_id: int) -> tuple[Floats, Floats]:
+        """The keys and the values of a block themselves, (layers, block_size, kv_heads, head_dim)
+        each."""
+        slots = slice(block_id * self.block_size, (block_id + 1) * self.block_size)
+        return self._keys[:, slots], self._values[:, slots]
+
     def copy(self, source: int, destination: int) -> None:
         """Copy the whole of a block, in every layer."""
-        size = self.block_size
-        there = slice(destination * size, (destination + 1) * size)
-        here = slice(source * size, (source + 1) * size)
-        for store in (self._keys, self._values):
-            store[:, there] = store[:, here]
+        for there, here in zip(self.block(destination), self.block(source), strict=True):
+            there[...] = here
 
     def close(self) -> None:
         """Give the memory back; may be called again."""

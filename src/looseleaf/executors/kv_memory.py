@@ -3,12 +3,23 @@
 import math
 import mmap
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 ORDINARY_BYTES = 2**21
 """Of each layer, from its first block on, in ordinary pages."""
+
+
+def store_block(data: bytes, keys: NDArray[Any], values: NDArray[Any]) -> None:
+    """Fill a block's `keys` and then its `values` with `data`, which their `tobytes` gave."""
+    if len(data) != keys.nbytes + values.nbytes:
+        raise ValueError(
+            f"a KV block has {keys.nbytes + values.nbytes} bytes, but these are {len(data)}"
+        )
+    for part, offset in ((keys, 0), (values, keys.nbytes)):
+        part[...] = np.frombuffer(data, part.dtype, part.size, offset).reshape(part.shape)
 
 
 def zeroed(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:

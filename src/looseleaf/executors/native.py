@@ -18,7 +18,7 @@ from looseleaf.executors.batch import Batch, make_batch
 from looseleaf.executors.draw import draw
 from looseleaf.executors.grammar_states import GrammarStates, NewMatcher
 from looseleaf.executors.kv_dtype import kv_row_bytes
-from looseleaf.executors.kv_memory import zeroed
+from looseleaf.executors.kv_memory import store_block, zeroed
 from looseleaf.executors.native_profile import PassTotals, Work, passes_done
 from looseleaf.executors.native_program import compile_program
 from looseleaf.executors.packed_weights import FLOAT_TYPES, PackedWeight
@@ -163,6 +163,12 @@ class NativeExecutor:
             self._logits,
         )
         return self._logits[:num_rows, : self.program.vocab_size], batch
+
+    def read_block(self, block_id: int) -> bytes:
+        return self._keys[:, block_id].tobytes() + self._values[:, block_id].tobytes()
+
+    def write_block(self, block_id: int, data: bytes) -> None:
+        store_block(data, self._keys[:, block_id], self._values[:, block_id])
 
     @property
     def num_threads(self) -> int:

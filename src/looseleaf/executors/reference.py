@@ -21,6 +21,7 @@ from looseleaf.executors.batch import Batch, make_batch
 from looseleaf.executors.draw import draw
 from looseleaf.executors.grammar_states import GrammarStates, NewMatcher
 from looseleaf.executors.kv_cache import KVCache
+from looseleaf.executors.kv_memory import store_block
 from looseleaf.executors.paged_attention import attend
 from looseleaf.executors.rows import Rows
 from looseleaf.program.op import (
@@ -101,6 +102,12 @@ class ReferenceExecutor:
                     for buffer_id in unused:
                         del run.buffers[buffer_id]
         return run.logits, batch
+
+    def read_block(self, block_id: int) -> bytes:
+        return b"".join(part.tobytes() for part in self._kv.block(block_id))
+
+    def write_block(self, block_id: int, data: bytes) -> None:
+        store_block(data, *self._kv.block(block_id))
 
     def close(self) -> None:
         """Let go of the weights and the KV cache; once is enough, and more does no harm."""

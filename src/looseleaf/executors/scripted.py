@@ -7,6 +7,7 @@ value. So if a scheduler ever lets a sequence read KV that is stale, foreign or 
 this executor either raises `InvalidStepError` or samples other tokens than `expected_token` says.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import NoReturn
@@ -101,11 +102,14 @@ class ScriptedExecutor:
         """Of each block: the chain value before its first slot, then one per written slot."""
         self._ends: dict[RequestId, tuple[int, int]] = {}
         """Of each row: how many tokens it has stored, and the chain value of the last."""
+        self._num_drafts: dict[RequestId, int] = {}
+        """Of each row: how many of these it may take back."""
 
     def execute(self, step: Step) -> StepResult:
         start = perf_counter()
         for request_id in step.finished:
             self._ends.pop(request_id, None)
+            self._num_drafts.pop(request_id, None)
         self._rows.update(step)
         for source, destination in step.copies:
             self._blocks[destination] = self._blocks[source].copy()
@@ -119,8 +123,7 @@ class ScriptedExecutor:
         tokens: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
         for sequence in step.sequences:
-            chain = self._ends[sequence.request_id][1]
-            for draw in sequence.samples:
+            for draw, chain in zip(sequence.samples, self._draw_chains(sequence), strict=True):
                 if self._next_token is None:
                     token = self._tokens.sample(chain, draw.sample_index)
                 else:
@@ -145,6 +148,19 @@ class ScriptedExecutor:
                 if sequence.num_prompt_top
             ),
         )
+
+    def read_block(self, block_id: int) -> bytes:
+        return array("Q", self._blocks[block_id]).tobytes().ljust(self.block_bytes, b"\0")
+
+    def write_block(self, block_id: int, data: bytes) -> None:
+        if len(data) != self.block_bytes:
+            raise ValueError(f"a block has {self.block_bytes} bytes, but these are {len(data)}")
+        self._blocks[block_id] = array("Q", data).tolist()
+
+    @property
+    def block_bytes(self) -> int:
+        """Of what stands for a block's keys and values."""
+        return 8 * (self._block_size + 1)
 
     def close(self) -> None:
         self._blocks = []
@@ -176,13 +192,15 @@ class ScriptedExecutor:
         size, table = self._block_size, self._rows.table(sequence.request_id)
         position = sequence.first_position
         stored = self._ends.get(sequence.request_id)
-        if stored is not None and stored[0] != position:
+        taken_back = 0 if stored is None else stored[0] - position
+        if not 0 <= taken_back <= self._num_drafts.get(sequence.request_id, 0):
+            assert stored is not None
             raise InvalidStepError(
                 f"{sequence.request_id!r} goes on at position {position}, but has stored "
                 f"{stored[0]} tokens"
             )
         chain = self._chain_at(sequence.request_id, table, position - 1)
-        if stored is not None and stored[1] != chain:
+        if stored is not None and taken_back == 0 and stored[1] != chain:
             self._fail(sequence.request_id, table, position - 1)
         scores: list[float] = []
         for i, token_id in enumerate(sequence.token_ids):
@@ -206,7 +224,17 @@ class ScriptedExecutor:
         if sequence.prompt_logprobs and sequence.next_token_id is not None:
             scores.append(_logprob(chain, sequence.next_token_id))
         self._ends[sequence.request_id] = (position, chain)
+        self._num_drafts[sequence.request_id] = sequence.num_drafts
         return tuple(scores)
+
+    def _draw_chains(self, sequence: ScheduledSequence) -> list[int]:
+        """The chain value that each of its samples is drawn from."""
+        end, last = self._ends[sequence.request_id]
+        if not sequence.num_drafts:
+            return [last] * len(sequence.samples)
+        table = self._rows.table(sequence.request_id)
+        first = end - 1 - sequence.num_drafts
+        return [self._chain_at(sequence.request_id, table, i) for i in range(first, end)]
 
     def _read(self, sequence: ScheduledSequence) -> None:
         """Read the whole context through the table, as attention would: each block must go on from

@@ -140,6 +140,11 @@ class SamplingParams:
         )
 
     @property
+    def takes_drafts(self) -> bool:
+        """Whether several tokens can be drawn at once, from the logits after guesses."""
+        return not (self.needs_history or self.prompt_logprobs)
+
+    @property
     def edits_logits(self) -> bool:
         return bool(
             self.needs_history

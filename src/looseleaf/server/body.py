@@ -47,7 +47,6 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
     "vllm_xargs": ({},),
 }
 
@@ -55,9 +54,7 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
 IGNORED = frozenset(
     {
         "audio",
-        "early_stopping",
         "include_reasoning",
-        "length_penalty",
         "metadata",
         "moderation",
         "parallel_tool_calls",

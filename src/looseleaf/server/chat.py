@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from looseleaf.core.hashing import ExtraKeys
+from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.groups import Delta
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.body import decode, off_loop, read_body, work_of
@@ -36,18 +37,21 @@ class Prepared(NamedTuple):
     token_ids: list[int]
     params: SamplingParams
     extra_keys: ExtraKeys
+    beams: BeamSearchParams | None
 
 
 async def chat_completions(context: ServerContext, request: Request) -> Response:
     body = await read_body(request, context.max_body_bytes)
-    fields, token_ids, params, extra_keys = await off_loop(work_of(body), prepare, context, body)
+    prepared = await off_loop(work_of(body), prepare, context, body)
+    fields = prepared.fields
     generation = Generation(
         context,
-        [token_ids],
-        params,
+        [prepared.token_ids],
+        prepared.params,
         priority=fields.priority,
-        extra_keys=extra_keys,
+        extra_keys=prepared.extra_keys,
         continues_text=fields.continue_final_message,
+        beams=prepared.beams,
     )
     return await respond(request, fields, generation, ChatFormat(context.tokenizer, fields))
 
@@ -97,7 +101,7 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         token_ids = context.tokenizer.encode(prompt, add_special=False, parse_special=True)
     else:
         token_ids = context.tokenizer.encode_chat(prompt)
-    return Prepared(fields, token_ids, params, extra_keys)
+    return Prepared(fields, token_ids, params, extra_keys, fields.beam_params(params, fields.n))
 
 
 class ChatFormat:

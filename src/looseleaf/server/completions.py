@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
+from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.groups import Delta, Sample
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.body import decode, off_loop, read_body, work_of
@@ -45,6 +46,7 @@ class Prepared(NamedTuple):
     params: SamplingParams
     extra_keys: ExtraKeys
     echoes: list[Echo]
+    beams: BeamSearchParams | None
 
 
 async def completions(context: ServerContext, request: Request) -> Response:
@@ -57,6 +59,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         priority=prepared.fields.priority,
         extra_keys=prepared.extra_keys,
         continues_text=True,
+        beams=prepared.beams,
     )
     form = CompletionFormat(context.tokenizer, prepared)
     return await respond(request, prepared.fields, generation, form)
@@ -83,8 +86,9 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
     )
+    beams = fields.beam_params(params, best_of)
     if best_of > fields.n:
-        params = _best_of(params, best_of)
+        params = replace(params, n=best_of) if beams else _best_of(params, best_of)
     extra_keys = fields.extra_keys()
     prompts = prompts_of(fields.prompt, context.tokenizer.vocab_size)
     if len(prompts) * params.n > MAX_CHOICES:
@@ -103,6 +107,7 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         params,
         extra_keys,
         [echo for _, echo in tokens if echo is not None],
+        beams,
     )
 
 

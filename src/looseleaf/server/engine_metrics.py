@@ -8,10 +8,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from looseleaf.core.block_tables import BlockTables
-from looseleaf.core.scheduler import Counters
+from looseleaf.core.counters import Counters
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.usage import Usage, usage
+from looseleaf.tiers.tiers import TierFigures
 
 LABELS = ("model_name", "engine")
 
@@ -33,6 +34,7 @@ class EngineFigures:
     counters: Counters
     usage: Usage
     prefix_caching: bool
+    tiers: TierFigures | None
 
 
 def read_figures(engine: Engine) -> EngineFigures:
@@ -62,6 +64,7 @@ def read_figures(engine: Engine) -> EngineFigures:
         ),
         usage=usage(allocator, scheduler.running),
         prefix_caching=prefix_caching,
+        tiers=None if engine.tiers is None else engine.tiers.figures(),
     )
 
 
@@ -112,6 +115,12 @@ class EngineCollector(Collector):
             "Requests that waited for another to compute their prefix",
             counters.held_back,
         )
+        for name, text, value in (
+            ("drafts", "Times that tokens were guessed", counters.drafts),
+            ("draft_tokens", "Tokens guessed", counters.draft_tokens),
+            ("accepted_tokens", "Tokens guessed right", counters.accepted_tokens),
+        ):
+            yield self._counter(f"vllm:spec_decode_num_{name}", text, value)
         yield self._counter("looseleaf_kv_copies_on_write", "Blocks copied", figures.copies)
         yield self._gauge("looseleaf_kv_pool_blocks", "Blocks there are", figures.total)
         yield self._split(
@@ -134,6 +143,32 @@ class EngineCollector(Collector):
         )
         yield self._gauge(
             "looseleaf_kv_waste", "Allocated slots that nothing will use, from 0 to 1", use.waste
+        )
+
+        if figures.tiers is not None:
+            yield from self._tiers(figures.tiers)
+
+    def _tiers(self, tiers: TierFigures) -> Iterator[Metric]:
+        yield self._counter("looseleaf_kv_blocks_saved_to_tiers", "Blocks kept", tiers.saved)
+        loaded = CounterMetricFamily(
+            "looseleaf_kv_blocks_loaded", "Blocks brought back", labels=(*LABELS, "tier")
+        )
+        loaded.add_metric((*self._labels, "host"), tiers.loaded_from_host)
+        loaded.add_metric((*self._labels, "disk"), tiers.loaded_from_disk)
+        yield loaded
+        yield self._counter(
+            "looseleaf_kv_blocks_lost", "Blocks that were gone when they were wanted", tiers.lost
+        )
+        yield self._counter(
+            "looseleaf_kv_blocks_not_kept",
+            "Blocks that came faster than the disk could take them",
+            tiers.dropped,
+        )
+        yield self._split(
+            "looseleaf_kv_tier_bytes",
+            "What the tiers hold, other models' blocks on the disk included",
+            "tier",
+            {"host": tiers.host_bytes, "disk": tiers.disk_bytes},
         )
 
     def _config(self, figures: EngineFigures) -> Metric:

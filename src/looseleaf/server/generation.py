@@ -9,6 +9,7 @@ from itertools import chain
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import FinishReason
+from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.groups import Delta, Group, Sample
 from looseleaf.engine.service import EngineDeadError
 from looseleaf.sampling.params import SamplingParams
@@ -42,8 +43,12 @@ class Generation:
         priority: int = 0,
         extra_keys: ExtraKeys = (),
         continues_text: bool = False,
+        beams: BeamSearchParams | None = None,
     ) -> None:
-        """Submits everything or, if any of it can never fit, nothing. Raises as `submit` does."""
+        """Submits everything or, if any of it can never fit, nothing. Raises as `submit` does.
+
+        With `beams` the samples of a group are a search's answers, which come all at the end.
+        """
         self.groups: list[Group] = []
         self.num_samples = params.n
         self._service = context.service
@@ -57,6 +62,7 @@ class Generation:
                         priority=priority,
                         extra_keys=extra_keys,
                         continues_text=continues_text,
+                        beams=beams,
                     )
                 )
         except LooseleafError:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
+from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.params import resolve
 from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 from looseleaf.server.errors import invalid
@@ -22,6 +23,8 @@ MAX_STOP_TOKEN_IDS = 128
 MAX_SALT_CHARS = 1000
 MAX_BIASES = 1024
 MAX_BAD_WORDS = 256
+MAX_BEAM_TOKENS = 2**31
+"""Of a search that may go on to the end of the context."""
 
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -86,6 +89,9 @@ class GenerationRequest(Struct, kw_only=True):
     add_special_tokens: bool | None = None
     cache_salt: str | None = None
     priority: Integer = 0
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool = False
 
     def sampling_params(
         self,
@@ -175,6 +181,38 @@ class GenerationRequest(Struct, kw_only=True):
                 raise invalid(str(error), "structured_outputs") from None
             known = name in self.__struct_fields__
             raise invalid(f"{name} {rest}", name if known else None) from None
+
+    def beam_params(self, params: SamplingParams, width: int) -> BeamSearchParams | None:
+        """None where no beams are asked for. Raises ApiError for what beams cannot do."""
+        if not self.use_beam_search:
+            return None
+        for name, asked in (
+            ("stop", params.stop),
+            ("logprobs", params.logprobs is not None),
+            ("echo", getattr(self, "echo", False)),
+            ("min_tokens", params.min_tokens),
+            ("logit_bias", params.logit_bias),
+            ("structured_outputs", params.grammar),
+            ("presence_penalty", params.presence_penalty),
+            ("frequency_penalty", params.frequency_penalty),
+            ("repetition_penalty", params.repetition_penalty != 1),
+            ("allowed_token_ids", params.allowed_token_ids),
+            ("bad_words", params.bad_words_token_ids),
+        ):
+            if asked:
+                raise invalid(f"{name} does not go with use_beam_search: leave one out", name)
+        try:
+            return BeamSearchParams(
+                beam_width=width,
+                max_tokens=MAX_BEAM_TOKENS if params.max_tokens is None else params.max_tokens,
+                length_penalty=self.length_penalty,
+                early_stopping=self.early_stopping,
+                ignore_eos=self.ignore_eos,
+                stop_token_ids=params.stop_token_ids,
+            )
+        except LooseleafError as error:
+            message = str(error).replace("beam_width is", "with use_beam_search, n is", 1)
+            raise invalid(message, None) from None
 
     def _structured_outputs(self) -> StructuredOutputs | None:
         """What the output must be, in whichever of three ways it was said."""

@@ -1,6 +1,8 @@
 """Runs every circumstance and compares its answers with those of requests that ran alone."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from looseleaf.engine.llm import LLM
@@ -80,8 +82,15 @@ class Verifier:
             num_blocks = int(circumstance.blocks * (most / block_size + 2))
             settings["kv_cache_memory"] = int(num_blocks * block_size * self._block_bytes)
             settings["max_model_len"] = most
-        with self._make(**settings) as llm:
-            return circumstance.run(llm, self.cases, self._strangers)
+        if circumstance.before is None:
+            with self._make(**settings) as llm:
+                return circumstance.run(llm, self.cases, self._strangers)
+        with TemporaryDirectory() as folder:
+            settings["kv_disk"] = Path(folder)
+            for run in (circumstance.before, circumstance.run):
+                with self._make(**settings) as llm:
+                    answers = run(llm, self.cases, self._strangers)
+        return answers
 
     def _make(self, **settings: object) -> LLM:
         return LLM(**(self._settings | {"enable_prefix_caching": False} | settings))

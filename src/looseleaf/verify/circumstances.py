@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from looseleaf.core.errors import LooseleafError
+from looseleaf.core.request import Request
 from looseleaf.engine.llm import LLM
 from looseleaf.verify.recording import Answer, Recorder
 from looseleaf.verify.requests import Case
@@ -22,12 +23,14 @@ class DidNotHappenError(LooseleafError):
 @dataclass(frozen=True, slots=True)
 class Circumstance:
     """`run` gives the answers to the cases, with strangers for company where it wants them.
-    `blocks` is the size of the pool in blocks for each that the largest case takes."""
+    `blocks` is the size of the pool in blocks for each that the largest case takes. With `before`,
+    that was run, by an engine that is gone, with a disk tier that this one has too."""
 
     name: str
     run: Run
     settings: dict[str, Any] = field(default_factory=dict)
     blocks: float | None = None
+    before: Run | None = None
 
 
 def alone(llm: LLM, cases: Sequence[Case], strangers: Sequence[Case]) -> list[Answer]:
@@ -48,6 +51,55 @@ def preempted(llm: LLM, cases: Sequence[Case], strangers: Sequence[Case]) -> lis
     answers = Recorder(llm).run(cases, strangers)
     if not llm.engine.scheduler.counters.preemptions:
         raise DidNotHappenError("no request was preempted")
+    return answers
+
+
+def swapped(llm: LLM, cases: Sequence[Case], strangers: Sequence[Case]) -> list[Answer]:
+    answers = preempted(llm, cases, strangers)
+    tiers = llm.engine.tiers
+    if tiers is None or not tiers.counters.loaded_from_host:
+        raise DidNotHappenError("nothing was loaded from the swap space")
+    return answers
+
+
+def guessed(llm: LLM, cases: Sequence[Case], strangers: Sequence[Case]) -> list[Answer]:
+    """Three guesses that are right, then one that is wrong: from answers without guesses."""
+    scheduler, recorder = llm.engine.scheduler, Recorder(llm)
+    known = dict(
+        zip([tuple(case.prompt) for case in cases], recorder.run(cases, strangers), strict=True)
+    )
+
+    def guess(request: Request, room: int) -> list[int]:
+        answer = known.get(tuple(request.token_ids[: request.num_prompt_tokens]))
+        if answer is None:
+            return []
+        drawn = answer.samples[request.sample_index][request.num_output_tokens :][:3]
+        right = [token for token, _ in drawn]
+        return [*right, request.token_ids[0]][:room]
+
+    scheduler.drafter = guess
+    answers = recorder.run(cases, strangers)
+    counters = scheduler.counters
+    if not 0 < counters.accepted_tokens < counters.draft_tokens:
+        raise DidNotHappenError("guesses were not right and wrong, both")
+    return answers
+
+
+def restored(llm: LLM, cases: Sequence[Case], strangers: Sequence[Case]) -> list[Answer]:
+    block_size = llm.stack.memory.block_size
+    recorder = Recorder(llm)
+    answers = []
+    for case in cases:
+        answer = recorder.run([case])[0]
+        least = (len(case.prompt) - 1) // block_size * block_size
+        if answer.num_cached_tokens < least:
+            raise DidNotHappenError(
+                f"{case.name}: {answer.num_cached_tokens} tokens were found stored, not {least}"
+            )
+        answers.append(answer)
+    tiers = llm.engine.tiers
+    if tiers is None or not tiers.counters.loaded_from_disk:
+        raise DidNotHappenError("nothing was loaded from the disk")
     return answers
 
 
@@ -82,6 +134,8 @@ def _middle_of_a_block(length: int, block_size: int) -> int:
 
 CACHED: dict[str, Any] = {"enable_prefix_caching": True}
 
+SWAPPING: dict[str, Any] = {"swap_space": "256MiB", "preemption_mode": "swap"}
+
 BASELINE = Circumstance("alone", alone, {"threads": 1})
 
 CIRCUMSTANCES = (
@@ -99,6 +153,9 @@ CIRCUMSTANCES = (
     Circumstance("prefix stored to the middle of a block", cached(_middle_of_a_block), CACHED),
     Circumstance("preempted and computed again", preempted, CACHED, blocks=1.5),
     Circumstance("preempted, nothing stored", preempted, {}, blocks=1.5),
+    Circumstance("preempted and swapped", swapped, CACHED | SWAPPING, blocks=1.5),
+    Circumstance("prefix restored from disk after a restart", restored, CACHED, before=alone),
+    Circumstance("tokens guessed", guessed),
     Circumstance("in blocks of 8", in_company, CACHED | {"block_size": 8}),
     Circumstance("in blocks of 32", in_company, CACHED | {"block_size": 32}),
     Circumstance("reserved at full length", in_company, {"kv_allocator": "contiguous-max"}),

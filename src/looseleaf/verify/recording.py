@@ -35,11 +35,9 @@ class Recorder:
         def logits(step: Any) -> Any:
             rows, batch = compute(step)
             for part in batch.ranges:
-                if part.sequence.samples:
-                    row = rows[part.logits_stop - 1]
-                    digest = blake2b(row.tobytes(), digest_size=16).digest()
-                    for sample in part.sequence.samples:
-                        self._digests[sample.request_id, sample.position] = digest
+                for row, sample in zip(part.draw_rows, part.sequence.samples, strict=True):
+                    digest = blake2b(rows[row].tobytes(), digest_size=16).digest()
+                    self._digests[sample.request_id, sample.position] = digest
             return rows, batch
 
         executor.logits = logits

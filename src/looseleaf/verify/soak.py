@@ -8,6 +8,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from looseleaf.core.errors import LooseleafError
@@ -20,7 +22,9 @@ from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 NUM_DIFFERENT = 200
 MAX_MODEL_LEN = 256
 POOL_TOKENS = 600
+SWAP_TOKENS = 900
 MAX_LIVE = 24
+DISK_BYTES = 128 * 2**20
 
 MakeLLM = Callable[..., LLM]
 Answer = tuple[tuple[int, ...], ...]
@@ -40,6 +44,8 @@ class Outcome:
     steps: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    loaded_blocks: int = 0
+    accepted_tokens: int = 0
     compared: int = 0
     differences: list[str] = field(default_factory=list)
 
@@ -97,12 +103,19 @@ def soak(
     different = draw_requests(rng, num_valid_tokens)
     outcome = Outcome()
     found: list[tuple[int, Answer]] = []
-    with make(
-        kv_cache_memory=POOL_TOKENS * token_bytes,
-        max_model_len=MAX_MODEL_LEN,
-        max_num_batched_tokens=64,
-        scheduling_policy="priority",
-    ) as llm:
+    with (
+        TemporaryDirectory() as folder,
+        make(
+            kv_cache_memory=POOL_TOKENS * token_bytes,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_batched_tokens=64,
+            scheduling_policy="priority",
+            swap_space=SWAP_TOKENS * token_bytes,
+            kv_disk=Path(folder),
+            kv_disk_size=DISK_BYTES,
+            speculative_ngram=4,
+        ) as llm,
+    ):
         _answer(llm, rng, different, num_requests, outcome, found, advance)
     alone: dict[int, Answer] = {}
     with make(max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False) as llm:
@@ -169,6 +182,10 @@ def _answer(
                 end(group)
     outcome.steps = scheduler.counters.steps
     outcome.preemptions = scheduler.counters.preemptions
+    outcome.accepted_tokens = scheduler.counters.accepted_tokens
+    if engine.tiers is not None:
+        moved = engine.tiers.counters
+        outcome.loaded_blocks = moved.loaded_from_host + moved.loaded_from_disk
     allocator = scheduler.allocator
     if allocator.num_available != allocator.num_blocks or scheduler.has_work:
         raise LooseleafError(
@@ -190,6 +207,8 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
         "steps": outcome.steps,
         "preemptions": outcome.preemptions,
         "cached_tokens": outcome.cached_tokens,
+        "loaded_blocks": outcome.loaded_blocks,
+        "accepted_tokens": outcome.accepted_tokens,
         "differences": outcome.differences,
         "passed": outcome.passed,
     }

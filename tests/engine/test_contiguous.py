@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looseleaf.core.config import CacheConfig
-from looseleaf.core.contiguous import BuddyAllocator, ContiguousTables, next_power_of_two
 from looseleaf.core.errors import ConfigError
+from looseleaf.engine.contiguous import BuddyAllocator, ContiguousTables, next_power_of_two
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1025, 2048)])

@@ -9,12 +9,13 @@ them: a table is then simply a run of consecutive blocks, and nothing is ever sh
 from looseleaf.core.allocator import NO_MATCH, Match, Reservation
 from looseleaf.core.block_tables import NOTHING_NEW, blocks_for
 from looseleaf.core.config import CacheConfig
-from looseleaf.core.errors import ConfigError
+from looseleaf.core.errors import ConfigError, ensure
 from looseleaf.core.events import EventLog, TableChanged, TableFreed
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.hashing import BlockKey
 from looseleaf.core.prefix_leaders import PendingKey
 from looseleaf.core.request import Request, RequestId
+from looseleaf.core.step import BlockSave
 
 RULES = ("max", "pow2", "oracle")
 
@@ -150,8 +151,8 @@ class ContiguousTables:
         if self.events is not None:
             self.events.emit(TableFreed, request.request_id)
 
-    def end_schedule(self) -> None:
-        """Nothing is ever copied."""
+    def end_schedule(self) -> tuple[BlockSave, ...]:
+        return ()
 
     def table(self, request_id: RequestId) -> tuple[BlockId, ...]:
         start, length = self._regions.get(request_id, (0, 0))
@@ -162,6 +163,16 @@ class ContiguousTables:
 
     def key_of(self, block_id: BlockId) -> BlockKey | None:
         return None
+
+    def check(self) -> None:
+        taken: set[int] = set()
+        for request_id, table in self.tables().items():
+            region = set(range(table[0], table[0] + self.region_blocks(request_id)))
+            ensure(not taken & region, f"the region of {request_id} overlaps another")
+            ensure(max(region) < self.num_blocks, f"the region of {request_id} leaves the pool")
+            taken |= region
+        together = self.num_available + len(taken)
+        ensure(together == self.num_blocks, "free and reserved blocks add up to the pool")
 
     def region_blocks(self, request_id: RequestId) -> int:
         """Blocks that the sequence keeps from others: its region with the buddy's rounding."""

@@ -1,0 +1,46 @@
+"""Beam searches that run beside everything else, with answers like those of other requests."""
+
+from collections.abc import Sequence
+
+from looseleaf.core.request import FinishReason, RequestId
+from looseleaf.core.step import Update
+from looseleaf.engine.beams import BeamSearch
+from looseleaf.engine.groups import Group
+
+
+class Searches:
+    """Belongs to whoever runs the engine's steps."""
+
+    def __init__(self) -> None:
+        self._running: dict[RequestId, tuple[Group, BeamSearch]] = {}
+
+    def start(self, group: Group, search: BeamSearch) -> None:
+        search.start()
+        self._running[group.request.request_id] = (group, search)
+
+    def cancel(self, group: Group) -> None:
+        """End its search, if it has one that runs."""
+        found = self._running.pop(group.request.request_id, None)
+        if found is not None:
+            found[1].cancel()
+
+    def go_on(self, updates: Sequence[Update]) -> list[Update]:
+        """Give the searches a step's news; returns the answers of those that are finished."""
+        answers: list[Update] = []
+        for request_id, (group, search) in list(self._running.items()):
+            search.update(updates)
+            if search.finished:
+                del self._running[request_id]
+                answers += _answers(group, search)
+        return answers
+
+
+def _answers(group: Group, search: BeamSearch) -> list[Update]:
+    """A sample's for each answer, the best first; those that there are no answers for failed."""
+    group.request.num_cached_tokens = search.num_cached_tokens
+    found = [
+        Update(sample.request_id, answer.token_ids, finish_reason=answer.finish_reason)
+        for sample, answer in zip(group.samples, search.answers, strict=False)
+    ]
+    missing = group.samples[len(found) :]
+    return found + [Update(s.request_id, (), finish_reason=FinishReason.ERROR) for s in missing]

@@ -1,0 +1,72 @@
+"""The tiers that settings ask for, and what their blocks belong to."""
+
+import hashlib
+import json
+import time
+
+from looseleaf import __version__
+from looseleaf.core.errors import ConfigError
+from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.settings import EngineSettings, num_bytes_of
+from looseleaf.models.config import ModelConfig
+from looseleaf.tiers.disk import DiskStore
+from looseleaf.tiers.host import HostStore
+from looseleaf.tiers.tiers import KVTiers
+from looseleaf.weights.gguf import GGUFFile
+
+_YOUNG_FILE_SECONDS = 2.5
+
+
+def kv_space(settings: EngineSettings, file: GGUFFile, config: ModelConfig) -> str:
+    """Everything that the bytes of a block depend on besides its tokens, as a JSON object. Raises
+    ConfigError for a model file that is being written to."""
+    layout = None
+    if settings.executor == "native":
+        from looseleaf.executors.native import native_module
+
+        layout = native_module().LAYOUT_VERSION
+    return json.dumps(
+        {
+            "model": config.name,
+            "file": _identity(file),
+            "executor": settings.executor,
+            "activations": settings.activations,
+            "kv_cache_dtype": settings.kv_cache_dtype,
+            "block_size": settings.block_size,
+            "layout": layout,
+            "looseleaf": __version__,
+        }
+    )
+
+
+def space_secret(space: str) -> bytes:
+    """Where the chains of hashes of a space start: in every process at the same place."""
+    return hashlib.sha256(space.encode()).digest()
+
+
+def build_tiers(settings: EngineSettings, memory: MemoryPlan, space: str | None) -> KVTiers | None:
+    """None if there are to be none. `space` is wanted for the disk's alone."""
+    host = disk = None
+    if settings.swap_space is not None:
+        host = HostStore(num_bytes_of(settings.swap_space))
+    if settings.kv_disk is not None:
+        assert space is not None
+        disk = DiskStore(settings.kv_disk, num_bytes_of(settings.kv_disk_size), space)
+    if host is None and disk is None:
+        return None
+    always = settings.preemption_mode == "swap"
+    return KVTiers(memory.block_size, memory.block_bytes, host, disk, always_load=always)
+
+
+def _identity(file: GGUFFile) -> str:
+    deadline = time.monotonic() + _YOUNG_FILE_SECONDS
+    while True:
+        identity = file.identity()
+        if identity is not None:
+            return identity
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"{file.path} is being changed, so its KV blocks cannot be kept on disk: try again "
+                f"when it is complete, or leave kv_disk out"
+            )
+        time.sleep(0.05)

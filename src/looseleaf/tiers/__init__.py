@@ -1,0 +1,1 @@
+"""Memory besides the pool: blocks that were evicted are kept in RAM, on disk, or both."""
