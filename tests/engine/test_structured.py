@@ -139,3 +139,37 @@ def test_exactly_one_form() -> None:
         StructuredOutputs()
     with pytest.raises(LooseleafError, match="has json and regex"):
         StructuredOutputs(json={}, regex="a")
+
+
+def test_what_the_grammar_forces_takes_no_step_of_its_own(make_llm: MakeLLM) -> None:
+    how = {"choice": ("a long answer without a choice", "b is another one of that kind")}
+    llm = make_llm()
+    params = asked(**how)
+    (output,) = llm.generate(["hello"], params, use_tqdm=False)
+    assert {sample.text for sample in output.outputs} <= set(how["choice"])
+    num_tokens = max(len(sample.token_ids) for sample in output.outputs)
+    steps = llm.engine.scheduler.counters.steps
+    assert steps < num_tokens // 4
+    # Whoever asks how likely each token was gets to know it, and the same answers.
+    from dataclasses import replace
+
+    (scored,) = llm.generate(["hello"], replace(params, logprobs=1), use_tqdm=False)
+    assert [sample.text for sample in scored.outputs] == [s.text for s in output.outputs]
+    assert llm.engine.scheduler.counters.steps - steps >= num_tokens
+    assert all(s.logprobs and None not in s.logprobs for s in scored.outputs)
+
+
+def test_forced_tokens_end_where_the_request_does(make_llm: MakeLLM) -> None:
+    llm = make_llm()
+    params = SamplingParams(
+        max_tokens=5, structured_outputs=StructuredOutputs(choice=("abcdefghijkl",))
+    )
+    (output,) = llm.generate(["hello"], params, use_tqdm=False)
+    (sample,) = output.outputs
+    assert (sample.text, sample.finish_reason, len(sample.token_ids)) == ("abcde", "length", 5)
+    stopping = SamplingParams(
+        max_tokens=50, stop=("fg",), structured_outputs=StructuredOutputs(choice=("abcdefghijkl",))
+    )
+    (output,) = llm.generate(["hello"], stopping, use_tqdm=False)
+    (sample,) = output.outputs
+    assert (sample.text, sample.finish_reason, sample.stop_reason) == ("abcde", "stop", "fg")

@@ -152,6 +152,7 @@ class Scheduler:
         updates: list[Update] = []
         scores, tops = iter(result.prompt_logprobs), iter(result.prompt_top)
         logprobs = result.logprobs or (None,) * len(result.tokens)
+        forced = result.forced or ((),) * len(result.tokens)
         drawn = 0
         for sequence in step.sequences:
             first, drawn = drawn, drawn + len(sequence.samples)
@@ -178,7 +179,8 @@ class Scheduler:
                 token_id = result.tokens[i]
                 sampled = self.requests.get(sequence.samples[i - first].request_id)
                 if sampled is not None and token_id is not None:
-                    updates.append(self._append(request, sampled, token_id, logprobs[i], now))
+                    gained = (token_id, *forced[i])
+                    updates.append(self._append(request, sampled, gained, logprobs[i], now))
             if not sequence.samples and request.num_computed_tokens == request.max_total_tokens:
                 updates.extend(self._end_family(request, FinishReason.LENGTH))
         self._wake_held()
@@ -418,27 +420,33 @@ class Scheduler:
         self,
         computed: Request,
         request: Request,
-        token_id: int,
+        gained: tuple[int, ...],
         logprobs: TokenLogprobs | None,
         now: float,
     ) -> Update:
         """Give `request` the token drawn from the logits of `computed`, which is the request
-        itself or, for a further sample of the same prompt, its parent."""
-        request.token_ids.append(token_id)
+        itself or, for a further sample of the same prompt, its parent; and those that must follow,
+        up to the one that ends it."""
         if request.first_token_time is None:
             request.first_token_time = now
         reason = None
-        if token_id in request.stop_token_ids:
-            reason = FinishReason.STOP
-        elif len(request.token_ids) >= request.max_total_tokens:
-            reason = FinishReason.LENGTH
+        for num_gained, token_id in enumerate(gained, start=1):
+            request.token_ids.append(token_id)
+            if token_id in request.stop_token_ids:
+                reason = FinishReason.STOP
+            elif len(request.token_ids) >= request.max_total_tokens:
+                reason = FinishReason.LENGTH
+            if reason is not None:
+                gained = gained[:num_gained]
+                break
         if request is not computed:
             computed.children = tuple(c for c in computed.children if c is not request)
             if reason is None:
                 self._start_fork(computed, request)
         if reason is not None:
             self._finish(request, reason)
-        return Update(request.request_id, (token_id,), (logprobs,), (), reason)
+        unscored = (None,) * (len(gained) - 1)
+        return Update(request.request_id, gained, (logprobs, *unscored), (), reason)
 
     def _accept(
         self,
@@ -460,7 +468,7 @@ class Scheduler:
             request.num_computed_tokens += 1
             self.allocator.publish(request)
             self.leaders.advance(request)
-            updates.append(self._append(request, request, token_id, logprobs, now))
+            updates.append(self._append(request, request, (token_id,), logprobs, now))
             if request.finish_reason is not None or drafts[i : i + 1] != (token_id,):
                 break
             self.counters.accepted_tokens += 1

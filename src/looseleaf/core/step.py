@@ -114,7 +114,8 @@ class TokenLogprobs(NamedTuple):
 class StepResult(NamedTuple):
     """`tokens` and `logprobs` follow `Step.samples()`; a token is None where the logits are not
     numbers, which ends that request alone. `prompt_logprobs` follows the sequences that asked for
-    them, `prompt_top` those that asked for that. `durations` are seconds by phase."""
+    them, `prompt_top` those that asked for that. `durations` are seconds by phase. `forced` has for
+    each token those that must follow it whatever the logits; it is empty where there are none."""
 
     step_id: int
     tokens: tuple[int | None, ...]
@@ -122,6 +123,7 @@ class StepResult(NamedTuple):
     prompt_logprobs: tuple[tuple[float, ...], ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
     prompt_top: tuple[tuple[Top, ...], ...] = ()
+    forced: tuple[tuple[int, ...], ...] = ()
 
 
 class Update(NamedTuple):

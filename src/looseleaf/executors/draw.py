@@ -28,6 +28,7 @@ class Drawn(NamedTuple):
     logprobs: tuple[TokenLogprobs | None, ...]
     prompt_logprobs: tuple[tuple[float, ...], ...]
     prompt_top: tuple[tuple[Top, ...], ...] = ()
+    forced: tuple[tuple[int, ...], ...] = ()
 
     def result(self, step_id: int, durations: tuple[tuple[str, float], ...]) -> StepResult:
         return StepResult(
@@ -37,6 +38,7 @@ class Drawn(NamedTuple):
             self.prompt_logprobs,
             durations,
             self.prompt_top,
+            self.forced,
         )
 
 
@@ -56,8 +58,12 @@ def draw(
     """
     native = compiled()
     if native is None:
-        return draw_in_python(ranges, logits, num_valid_tokens, grammars)
-    return draw_natively(native, ranges, logits, num_valid_tokens, threads, grammars)
+        drawn = draw_in_python(ranges, logits, num_valid_tokens, grammars)
+    else:
+        drawn = draw_natively(native, ranges, logits, num_valid_tokens, threads, grammars)
+    if grammars is None or not grammars.any_followed:
+        return drawn
+    return drawn._replace(forced=_forced(ranges, drawn.tokens, grammars))
 
 
 def draw_natively(
@@ -186,6 +192,24 @@ def _edit(
         # Further samples begin where the sequence itself does: with its state.
         grammatical = grammars.allowed(part.sequence.request_id, params.grammar, output)
     return edit_row(row, params, history, num_prompt_tokens, wanted.barred, grammatical)
+
+
+def _forced(
+    ranges: Sequence[SequenceRange], tokens: Sequence[int | None], grammars: GrammarStates
+) -> tuple[tuple[int, ...], ...]:
+    """What the grammars leave no choice about after each of the `tokens` drawn."""
+    forced: list[tuple[int, ...]] = []
+    token = iter(tokens)
+    for part in ranges:
+        samples = part.sequence.samples
+        for wanted in samples:
+            params, drawn = _params(wanted), next(token)
+            if drawn is None or wanted.barred or not params.takes_forced_tokens:
+                forced.append(())
+                continue
+            alone = len(samples) == 1
+            forced.append(grammars.forced(part.sequence.request_id, drawn, alone=alone))
+    return tuple(forced)
 
 
 def _scored(part: SequenceRange) -> Iterator[tuple[int, int]]:

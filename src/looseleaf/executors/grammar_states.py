@@ -43,6 +43,21 @@ class GrammarStates:
             return np.zeros(0, np.int32)
         return np.flatnonzero(np.unpackbits(mask, bitorder="little")).astype(np.int32)
 
+    @property
+    def any_followed(self) -> bool:
+        return bool(self._states)
+
+    def forced(self, request_id: RequestId, token_id: int, *, alone: bool) -> tuple[int, ...]:
+        """The tokens that must follow `token_id`, just drawn after what `allowed` was asked of.
+        Where the sequence is not `alone`, others draw from the same state."""
+        matcher, followed = self._states[request_id]
+        if alone:
+            self._states[request_id] = (matcher, [*followed, token_id])
+        else:
+            matcher = matcher.deep_copy()
+        matcher.consume_tokens([token_id])
+        return () if matcher.is_error() else tuple(matcher.compute_ff_tokens())
+
     def forget(self, request_ids: Iterable[RequestId]) -> None:
         for request_id in request_ids:
             self._states.pop(request_id, None)

@@ -145,6 +145,17 @@ class SamplingParams:
         return not (self.needs_history or self.prompt_logprobs)
 
     @property
+    def takes_forced_tokens(self) -> bool:
+        """Whether tokens that its grammar leaves no choice about may come without being drawn:
+        nobody asks how likely they were, and nothing else forbids them."""
+        return (
+            self.grammar is not None
+            and self.logprobs is None
+            and self.allowed_token_ids is None
+            and not self.bad_words_token_ids
+        )
+
+    @property
     def edits_logits(self) -> bool:
         return bool(
             self.needs_history

@@ -35,6 +35,11 @@ class Matcher(Protocol):
 
     def consume_tokens(self, sampled_tokens: list[int]) -> bool: ...
 
+    def compute_ff_tokens(self) -> list[int]:
+        """The tokens that must come next, whatever is drawn."""
+
+    def deep_copy(self) -> "Matcher": ...
+
     def is_error(self) -> bool:
         """Whether the grammar was left, or became too costly to follow."""
 

@@ -14,6 +14,9 @@ from looseleaf.verify.requests import Case
 Drawn = tuple[int, bytes]
 """A token, and the digest of the row of logits that it was drawn from."""
 
+FORCED = b"forced"
+"""In place of logits, for a token that the grammar left no choice about."""
+
 
 class Answer(NamedTuple):
     """Of one case: what each of its samples drew, token by token."""
@@ -81,10 +84,11 @@ class Recorder:
         )
 
     def _of_output(self, case: Case, output: RequestOutput) -> Answer:
+        name = output.request_id
         return Answer(
             tuple(
                 tuple(
-                    (token, self._digests[f"{output.request_id}/{sample.index}", position])
+                    (token, self._digests.get((f"{name}/{sample.index}", position), FORCED))
                     for position, token in enumerate(sample.token_ids, start=len(case.prompt))
                 )
                 for sample in output.outputs
