@@ -7,7 +7,7 @@ import pytest
 from bookkeeping import Bench, make_request
 
 from looseleaf.core import events as ev
-from looseleaf.core.snapshot import Snapshot, snapshot
+from looseleaf.engine.snapshot import Snapshot, snapshot
 
 
 class Mirror:

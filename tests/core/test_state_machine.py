@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from looseleaf.core import invariants
 from looseleaf.core.errors import CapacityError
 from looseleaf.core.request import Request, Status
-from looseleaf.core.snapshot import snapshot
+from looseleaf.engine.snapshot import snapshot
 from looseleaf.executors.scripted import expected_token
 
 # Few different tokens and few lengths, so that prefixes often meet, also inside blocks.

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,6 @@ def test_what_the_grammar_forces_takes_no_step_of_its_own(make_llm: MakeLLM) -> 
     steps = llm.engine.scheduler.counters.steps
     assert steps < num_tokens // 4
     # Whoever asks how likely each token was gets to know it, and the same answers.
-    from dataclasses import replace
-
     (scored,) = llm.generate(["hello"], replace(params, logprobs=1), use_tqdm=False)
     assert [sample.text for sample in scored.outputs] == [s.text for s in output.outputs]
     assert llm.engine.scheduler.counters.steps - steps >= num_tokens

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from looseleaf.bench.progress import Advance
 from looseleaf.bench.workloads import Workload
-from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import ConfigError, LooseleafError
 from looseleaf.core.request import RequestId
 from looseleaf.core.step import Step, StepResult
@@ -102,8 +101,7 @@ def run_round(llm: LLM, workload: Workload, prompts: Sequence[list[int]]) -> Rou
     """Run the workload once, on an engine with nothing else to do."""
     scheduler = llm.engine.scheduler
     allocator = scheduler.allocator
-    if isinstance(allocator, BlockTables):
-        allocator.pool.forget_all()
+    llm.engine.forget_cache()
     preemptions = scheduler.counters.preemptions
     records: list[StepRecord] = []
     start = time.perf_counter()

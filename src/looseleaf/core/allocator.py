@@ -1,5 +1,6 @@
 """The seam between the scheduler and whoever hands out KV memory: paged, or the old way."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -69,6 +70,9 @@ class KVAllocator(Protocol):
 
     block_size: int
     num_blocks: int
+    num_pinnable: int
+    pinned: Counter[BlockId]
+    """Blocks that are held for prefixes, besides those in tables, and for how many each."""
     events: EventLog | None
 
     @property

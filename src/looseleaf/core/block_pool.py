@@ -171,15 +171,25 @@ class BlockPool:
                 best, best_length = self._blocks[block_id], length
         return None if best is None else (best, best_length)
 
-    def forget_all(self) -> None:
-        """Empty the prefix index; blocks in use stay in use."""
-        for block in [b for b in self._blocks if b.key is not None]:
-            if block.ref_count == 0:
+    def evict(self, keep: int) -> list[tuple[BlockId, BlockKey]]:
+        """Empty evictable blocks, the least recently used first, until `keep` are left."""
+        evicted = []
+        for block in list(self._queue):
+            if self.num_evictable <= keep:
+                break
+            if block.key is not None:
+                evicted.append((block.block_id, block.key))
                 self.num_evictable -= 1
                 self._queue.remove(block)
                 self._unpublish(block)
                 self._queue.push_front(block)
-            else:
+        return evicted
+
+    def forget_all(self) -> None:
+        """Empty the prefix index; blocks in use stay in use."""
+        self.evict(0)
+        for block in self._blocks:
+            if block.key is not None:
                 self._unpublish(block)
 
     def check(self, references: Counter[BlockId]) -> None:

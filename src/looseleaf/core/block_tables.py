@@ -49,6 +49,8 @@ class BlockTables:
     ) -> None:
         self.block_size = config.block_size
         self.num_blocks = config.num_blocks
+        self.num_pinnable = config.num_pinnable
+        self.pinned: Counter[BlockId] = Counter()
         self.prefix_caching = config.enable_prefix_caching
         self.events = events
         self.pool = BlockPool(config.num_blocks, events)
@@ -201,8 +203,10 @@ class BlockTables:
         return self.pool.block(block_id).key
 
     def check(self) -> None:
-        tables = self._tables.values()
-        self.pool.check(Counter(block_id for table in tables for block_id in table.block_ids))
+        references = self.pinned.copy()
+        for table in self._tables.values():
+            references.update(table.block_ids)
+        self.pool.check(references)
 
     def _admit(
         self, request: Request, num_tokens: int, match: Match, spare: int

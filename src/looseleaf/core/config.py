@@ -15,11 +15,13 @@ def _at_least_one(config: object, **advice: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The pool: `num_blocks` blocks of `block_size` tokens each."""
+    """The pool: `num_blocks` blocks of `block_size` tokens each. Requests cannot count on
+    `num_pinnable` of them, which may be held for pinned prefixes."""
 
     num_blocks: int
     block_size: int = 16
     enable_prefix_caching: bool = True
+    num_pinnable: int = 0
 
     def __post_init__(self) -> None:
         _at_least_one(
@@ -27,6 +29,11 @@ class CacheConfig:
             block_size="16 suits most workloads",
             num_blocks="give the KV cache more memory",
         )
+        if not 0 <= self.num_pinnable < self.num_blocks:
+            raise ConfigError(
+                f"{self.num_pinnable} of {self.num_blocks} blocks may be pinned, but requests need "
+                f"at least one: pin less"
+            )
 
 
 @dataclass(frozen=True, slots=True)

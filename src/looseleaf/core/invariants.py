@@ -31,7 +31,7 @@ def check(scheduler: Scheduler) -> None:
             ensure(same, f"block {block_id} of {request} is found under tokens it does not hold")
     allocator.check()
     if not scheduler.requests:
-        free, total = allocator.num_available, allocator.num_blocks
+        free, total = allocator.num_available, allocator.num_blocks - len(allocator.pinned)
         ensure(free == total, f"no request is left, but {total - free} of {total} blocks are held")
 
 

@@ -76,7 +76,8 @@ class Scheduler:
         """
         for member in (request, *request.children):
             self._set_limit(member)
-        needed, available = self.allocator.num_blocks_needed(request), self.allocator.num_blocks
+        available = self.allocator.num_blocks - self.allocator.num_pinnable
+        needed = self.allocator.num_blocks_needed(request)
         if needed > available:
             size, prompt = self.allocator.block_size, request.num_prompt_tokens
             raise CapacityError(

@@ -174,7 +174,7 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     scheduler = build_scheduler(settings, memory, events, tiers, secret)
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
-    engine = Engine(scheduler, executor, tiers=tiers)
+    engine = Engine(scheduler, executor, tiers=tiers, floor_blocks=memory.floor_blocks)
     return Stack(settings, engine, text.tokenizer, text.chat_template, grammars, config, memory)
 
 

@@ -6,6 +6,8 @@ come from a buddy allocator, in units of the same physical blocks, so that the r
 them: a table is then simply a run of consecutive blocks, and nothing is ever shared.
 """
 
+from collections import Counter
+
 from looseleaf.core.allocator import NO_MATCH, Match, Reservation
 from looseleaf.core.block_tables import NOTHING_NEW, blocks_for
 from looseleaf.core.config import CacheConfig
@@ -90,6 +92,8 @@ class ContiguousTables:
             raise ConfigError(f"contiguous rule {rule!r} is not known; choose one of {RULES}")
         self.block_size = config.block_size
         self.num_blocks = config.num_blocks
+        self.num_pinnable = 0
+        self.pinned: Counter[BlockId] = Counter()
         self.rule = rule
         self.max_model_len = max_model_len
         self.events = events

@@ -7,6 +7,7 @@ from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.request import FinishReason, Request, RequestId
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, StepResult, Update
+from looseleaf.engine.pins import Pins
 from looseleaf.executors.base import Executor
 from looseleaf.tiers.tiers import KVTiers
 
@@ -29,11 +30,16 @@ class Engine:
         executor: Executor,
         clock: Clock = time.monotonic,
         tiers: KVTiers | None = None,
+        floor_blocks: int | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.clock = clock
         self.tiers = tiers
+        self.floor_blocks = floor_blocks
+        self.pins: Pins | None = None
+        if isinstance(scheduler.allocator, BlockTables):
+            self.pins = Pins(scheduler.allocator)
         self.observers: list[StepObserver] = [] if tiers is None else [tiers.observe]
 
     @property
@@ -53,6 +59,8 @@ class Engine:
 
         If that fails or is interrupted, the step is forgotten, and its requests begin again.
         """
+        if self.pins:
+            self.pins.expire(self.clock())
         step = self.scheduler.schedule(self.clock())
         try:
             while self.tiers is not None and not self.tiers.move(step, self.executor):
@@ -66,6 +74,30 @@ class Engine:
             self.scheduler.discard()
             raise
         return self.scheduler.apply(result, self.clock())
+
+    def trim(self) -> int:
+        """Give memory back to the system until the blocks that stay are `floor_blocks`, the latest
+        used; for while there is nothing to do. Returns how many blocks are empty then."""
+        tables = self.scheduler.allocator
+        if self.floor_blocks is None or not isinstance(tables, BlockTables):
+            return 0
+        pool = tables.pool
+        held = pool.num_blocks - pool.num_unreferenced
+        evicted = pool.evict(max(0, self.floor_blocks - held))
+        if self.tiers is not None:
+            for save in tables.saves(evicted):
+                self.tiers.keep(save, self.executor.read_block(save.block_id))
+        empty = [block.block_id for block in pool.free_blocks() if block.key is None]
+        self.executor.release_blocks(empty)
+        return len(empty)
+
+    def forget_cache(self) -> None:
+        """Find nothing any more of what was computed so far, wherever it is kept."""
+        tables = self.scheduler.allocator
+        if isinstance(tables, BlockTables):
+            tables.pool.forget_all()
+        if self.tiers is not None:
+            self.tiers.clear()
 
     def close(self) -> None:
         """Bring what is stored to the disk, if there is a tier there, and give everything back."""

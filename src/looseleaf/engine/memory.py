@@ -6,7 +6,7 @@ from pathlib import Path
 
 from looseleaf.core.block_tables import blocks_for
 from looseleaf.core.errors import ConfigError
-from looseleaf.engine.settings import EngineSettings, format_bytes, parse_bytes
+from looseleaf.engine.settings import EngineSettings, format_bytes, memory_range
 
 DEFAULT_SHARE = 0.4
 """Of the available memory: room is left for activations and for everybody else."""
@@ -47,6 +47,8 @@ class MemoryPlan:
     block_size: int
     block_bytes: int
     max_model_len: int
+    floor_blocks: int | None = None
+    """What is kept while there is nothing to do; None is all."""
 
     @property
     def num_tokens(self) -> int:
@@ -81,12 +83,12 @@ def plan_memory(
             f"it to {context_length} or less"
         )
     available = max(0, available_memory() - other_bytes)
-    memory = settings.kv_cache_memory
+    memory, floor = settings.kv_cache_memory, None
     if memory is None:
         most_useful = settings.max_num_seqs * blocks_for(wanted or context_length, size)
         memory = min(int(available * DEFAULT_SHARE), most_useful * block_bytes)
-    elif isinstance(memory, str):
-        memory = parse_bytes(memory)
+    else:
+        floor, memory = memory_range(memory)
     if memory > available:
         raise ConfigError(
             f"kv_cache_memory is {format_bytes(memory)}, but only {format_bytes(available)} of "
@@ -99,12 +101,14 @@ def plan_memory(
             f"the KV cache has {format_bytes(memory)}, but one block of {size} tokens takes "
             f"{format_bytes(block_bytes)}: raise kv_cache_memory"
         )
-    slots = num_blocks * size
+    slots = (num_blocks - settings.num_pinnable(num_blocks)) * size
     if wanted is not None and wanted - 1 > slots:
         needed = blocks_for(wanted - 1, size) * block_bytes
         raise ConfigError(
             f"a request of max_model_len {wanted} tokens needs {format_bytes(needed)} of KV cache, "
-            f"but there are {format_bytes(memory)}: set max_model_len to {slots} or less, or raise "
-            f"kv_cache_memory"
+            f"but there are {format_bytes(slots // size * block_bytes)}: set max_model_len to "
+            f"{slots} or less, or raise kv_cache_memory"
         )
-    return MemoryPlan(num_blocks, size, block_bytes, wanted or min(context_length, slots))
+    floor_blocks = None if floor is None else floor // block_bytes
+    max_model_len = wanted or min(context_length, slots)
+    return MemoryPlan(num_blocks, size, block_bytes, max_model_len, floor_blocks)

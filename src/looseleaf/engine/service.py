@@ -26,6 +26,9 @@ from looseleaf.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
+IDLE_SECONDS = 5.0
+"""Without work, until memory above the floor goes back to the system."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -195,13 +198,22 @@ class EngineService:
         for deltas in self._streams.values():
             deltas.put_nowait(None)
 
+    def _next_command(self) -> _Command | None:
+        """Waits for it. Where that takes long, memory goes back to the system meanwhile."""
+        if self._engine.floor_blocks is not None and not self._engine.has_work:
+            try:
+                return self._commands.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                self._engine.trim()
+        return self._commands.get()
+
     def _own(self) -> None:
         """The owner thread: commands, a step, one hand-over, again."""
         assert self._loop is not None
         try:
             while True:
                 while not self._engine.has_work or not self._commands.empty():
-                    command = self._commands.get()
+                    command = self._next_command()
                     if command is None:
                         return
                     command.run(self._engine)

@@ -12,6 +12,7 @@ EXECUTORS = ("auto", "native", "reference")
 KV_CACHE_DTYPES = ("auto", "f32", "f16", "int16", "int8")
 ACTIVATIONS = ("int8", "f32")
 MAX_SPECULATIVE_NGRAM = 32
+MAX_PIN_BUDGET = 0.9
 PREEMPTION_MODES = ("auto", "swap", "recompute")
 KV_ALLOCATORS = ("paged", *(f"contiguous-{rule}" for rule in RULES))
 
@@ -22,6 +23,8 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 2**10, "mi": 2**20
 class EngineSettings:
     """`max_model_len` None is the model's context, or what fits into the KV cache if that is less.
     `kv_cache_memory` is in bytes, or like "2GiB"; None is a share of the memory that is available.
+    A pair like "256MiB:2GiB" is what is kept while there is nothing to do, and the most there is
+    at any time. `pin_budget` is the share of the KV cache that pinned prefixes may hold.
     Downloads go to `cache_dir`; None is the user's own.
 
     With `speculative_ngram`, up to so many tokens of each request are guessed from what followed
@@ -53,6 +56,7 @@ class EngineSettings:
     kv_cache_memory: int | str | None = None
     kv_cache_dtype: str = "auto"
     kv_allocator: str = "paged"
+    pin_budget: float = 0.0
     swap_space: int | str | None = None
     preemption_mode: str = "auto"
     kv_disk: Path | None = None
@@ -84,6 +88,11 @@ class EngineSettings:
                 f"and {most}"
             )
         self._check_tiers()
+        if not 0 <= self.pin_budget <= MAX_PIN_BUDGET:
+            raise ConfigError(
+                f"pin_budget is {self.pin_budget}, but it is a share of the KV cache: it must be "
+                f"between 0 and {MAX_PIN_BUDGET}"
+            )
         # The core's own checks, before a model is loaded for nothing.
         self.cache_config(num_blocks=1)
         self.scheduler_config(1 if self.max_model_len is None else self.max_model_len)
@@ -92,7 +101,11 @@ class EngineSettings:
         if self.swap_space is not None and num_bytes_of(self.swap_space) == 0:
             object.__setattr__(self, "swap_space", None)  # how vLLM's users switch it off
         swaps, finds = self.swap_space is not None, self.enable_prefix_caching
-        for name, wanted in (("swap_space", swaps), ("kv_disk", self.kv_disk is not None)):
+        for name, wanted in (
+            ("swap_space", swaps),
+            ("kv_disk", self.kv_disk is not None),
+            ("pin_budget", self.pin_budget > 0),
+        ):
             if wanted and not (finds and self.kv_allocator == "paged"):
                 raise ConfigError(
                     f"{name} keeps blocks to be found again, which needs the paged allocator and "
@@ -106,7 +119,11 @@ class EngineSettings:
             )
 
     def cache_config(self, num_blocks: int) -> CacheConfig:
-        return CacheConfig(num_blocks, self.block_size, self.enable_prefix_caching)
+        pinnable = self.num_pinnable(num_blocks)
+        return CacheConfig(num_blocks, self.block_size, self.enable_prefix_caching, pinnable)
+
+    def num_pinnable(self, num_blocks: int) -> int:
+        return int(num_blocks * self.pin_budget)
 
     def scheduler_config(self, max_model_len: int) -> SchedulerConfig:
         return SchedulerConfig(
@@ -124,6 +141,17 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise ConfigError(f"memory size {text!r} is not understood; write it like 2GiB or 512M")
     return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def memory_range(size: int | str) -> tuple[int | None, int]:
+    """The least, if it is given, and the most of a `kv_cache_memory`; raises ConfigError."""
+    if not isinstance(size, str) or ":" not in size:
+        return None, num_bytes_of(size)
+    least, _, most = size.partition(":")
+    floor, limit = parse_bytes(least), parse_bytes(most)
+    if floor > limit:
+        raise ConfigError(f"kv_cache_memory {size!r} has more at the least than at the most")
+    return floor, limit
 
 
 def num_bytes_of(size: int | str) -> int:

@@ -1,5 +1,6 @@
 """The seam between bookkeeping and arithmetic: a step, and a block in or out."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from looseleaf.core.step import Step, StepResult
@@ -28,6 +29,11 @@ class Executor(Protocol):
     def write_block(self, block_id: int, data: bytes) -> None:
         """Put back what `read_block` gave, into the same or another block. Raises ValueError if it
         is not as long as a block."""
+        ...
+
+    def release_blocks(self, block_ids: Sequence[int]) -> None:
+        """Nothing that these blocks hold is wanted any more: their memory may go back to the
+        system until they are written again."""
         ...
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import mmap
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,3 +41,30 @@ def zeroed(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
             with suppress(OSError):  # a kernel without huge pages
                 memory.madvise(mmap.MADV_HUGEPAGE, first, max(0, start + layer_bytes - first))
     return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def give_back(cache: NDArray[np.generic], block_ids: Sequence[int]) -> None:
+    """Let the system have the pages that lie in these blocks alone, of what `zeroed` made; they are
+    zeros when they are next looked at."""
+    memory: Any = cache
+    while memory is not None and not isinstance(memory, mmap.mmap):
+        memory = memory.obj if isinstance(memory, memoryview) else memory.base
+    if memory is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    layer_bytes, block_bytes = cache.strides[0], cache.strides[1]
+    for first, count in _runs(sorted(block_ids)):
+        for layer in range(len(cache)):
+            start = layer * layer_bytes + first * block_bytes
+            begin = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            length = (start + count * block_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+            if length > 0:
+                memory.madvise(mmap.MADV_DONTNEED, begin, length)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, how many) of each run of numbers that follow each other."""
+    start = 0
+    for i in range(1, len(numbers) + 1):
+        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
+            yield numbers[start], i - start
+            start = i

@@ -4,7 +4,7 @@ Its logits depend on a sequence's own tokens alone, to the last bit, whatever el
 and whatever the number of threads; layouts and orders of arithmetic are in native/layout.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from types import ModuleType
 
@@ -18,7 +18,7 @@ from looseleaf.executors.batch import Batch, make_batch
 from looseleaf.executors.draw import draw
 from looseleaf.executors.grammar_states import GrammarStates, NewMatcher
 from looseleaf.executors.kv_dtype import kv_row_bytes
-from looseleaf.executors.kv_memory import store_block, zeroed
+from looseleaf.executors.kv_memory import give_back, store_block, zeroed
 from looseleaf.executors.native_profile import PassTotals, Work, passes_done
 from looseleaf.executors.native_program import compile_program
 from looseleaf.executors.packed_weights import FLOAT_TYPES, PackedWeight
@@ -152,6 +152,7 @@ class NativeExecutor:
             (table_start, part.start, part.first_position, part.stop - part.start)
             for table_start, part in zip(batch.table_starts, batch.ranges, strict=True)
         ]
+        self._grammars.begin(batch.ranges)
         self._runtime.execute(
             batch.token_ids,
             batch.positions,
@@ -169,6 +170,10 @@ class NativeExecutor:
 
     def write_block(self, block_id: int, data: bytes) -> None:
         store_block(data, self._keys[:, block_id], self._values[:, block_id])
+
+    def release_blocks(self, block_ids: Sequence[int]) -> None:
+        for cache in (self._keys, self._values):
+            give_back(cache, block_ids)
 
     @property
     def num_threads(self) -> int:
@@ -190,6 +195,7 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Stop the threads and let go of weights and KV cache; more than once does no harm."""
+        self._grammars.close()
         self._runtime = None
         self._matrices, self._vectors = [], []
         self._keys = self._values = np.zeros((0, 0, 0), np.uint8)

@@ -7,7 +7,7 @@ filled up with zeros. That one row's result does not depend on which row of a ti
 own doing: with rows along the vector lanes (`weight @ tile.T`), 16 rows are computed alike.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -108,6 +108,9 @@ class ReferenceExecutor:
 
     def write_block(self, block_id: int, data: bytes) -> None:
         store_block(data, *self._kv.block(block_id))
+
+    def release_blocks(self, block_ids: Sequence[int]) -> None:
+        """NumPy's memory comes and goes as a whole."""
 
     def close(self) -> None:
         """Let go of the weights and the KV cache; once is enough, and more does no harm."""

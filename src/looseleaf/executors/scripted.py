@@ -157,6 +157,10 @@ class ScriptedExecutor:
             raise ValueError(f"a block has {self.block_bytes} bytes, but these are {len(data)}")
         self._blocks[block_id] = array("Q", data).tolist()
 
+    def release_blocks(self, block_ids: Sequence[int]) -> None:
+        for block_id in block_ids:
+            self._blocks[block_id] = []
+
     @property
     def block_bytes(self) -> int:
         """Of what stands for a block's keys and values."""

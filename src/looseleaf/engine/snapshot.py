@@ -1,6 +1,5 @@
 """The state of the bookkeeping at one moment, as plain data."""
 
-from collections import Counter
 from typing import NamedTuple
 
 from looseleaf.core.free_queue import BlockId
@@ -42,7 +41,8 @@ class Snapshot(NamedTuple):
 def snapshot(scheduler: Scheduler) -> Snapshot:
     """Everything a viewer needs to start from, between two steps. O(blocks)."""
     allocator = scheduler.allocator
-    references = Counter(b for table in allocator.tables().values() for b in table)
+    references = allocator.pinned.copy()
+    references.update(b for table in allocator.tables().values() for b in table)
     blocks = []
     for block_id in map(BlockId, range(allocator.num_blocks)):
         key = allocator.key_of(block_id)

@@ -1,0 +1,105 @@
+"""Prefixes that stay: their blocks are held, whatever else needs room, until they are let go."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from looseleaf.core.block_tables import BlockTables
+from looseleaf.core.errors import CapacityError, LooseleafError
+from looseleaf.core.free_queue import BlockId
+from looseleaf.core.hashing import ExtraKeys
+from looseleaf.core.request import Request, RequestId
+from looseleaf.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """`num_tokens` of a prefix, in `block_ids`, until `expiry_time` on the engine's clock."""
+
+    pin_id: str
+    num_tokens: int
+    block_ids: tuple[BlockId, ...]
+    expiry_time: float
+
+
+class Pins:
+    """Of one pool. Belongs to whoever owns the engine."""
+
+    def __init__(self, tables: BlockTables) -> None:
+        self._tables = tables
+        self._pins: dict[str, Pin] = {}
+        self._ids = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def list(self, now: float) -> list[Pin]:
+        """Those that are held, in the order in which they were made."""
+        self.expire(now)
+        return list(self._pins.values())
+
+    def add(
+        self,
+        token_ids: Sequence[int],
+        now: float,
+        *,
+        ttl: float | None = None,
+        extra_keys: ExtraKeys = (),
+    ) -> Pin:
+        """Hold the blocks of a prefix that has been computed, for `ttl` seconds or for good.
+
+        Raises LooseleafError for a `ttl` that is no time; CapacityError where more blocks would be
+        held than may be, or where the prefix is not in the cache (any more).
+        """
+        if ttl is not None and not 0 < ttl < math.inf:
+            raise LooseleafError(f"ttl is {ttl}, but it must be a number of seconds above 0")
+        self.expire(now)
+        # The cache never gives all tokens of a request: so it is asked for one that goes on.
+        request = Request(RequestId("pin"), [*token_ids, 0], _PARAMS, extra_keys=extra_keys)
+        match = self._tables.match(request)
+        block_ids = match.block_ids
+        if match.source is not None:
+            block_ids = (*block_ids, match.source)
+        if match.hashes or match.num_tokens < len(token_ids):
+            raise CapacityError(
+                f"only {len(match.block_ids) * self._tables.block_size} of the prefix's "
+                f"{len(token_ids)} tokens are in the KV cache, which has no room to keep more of "
+                f"them: try again when less is running, or give the KV cache more memory"
+            )
+        pinned, limit = self._tables.pinned, self._tables.num_pinnable
+        num_held = len(pinned.keys() | set(block_ids))
+        if num_held > limit:
+            raise CapacityError(
+                f"{num_held} KV blocks would be pinned, but at most {limit} may be (pin_budget): "
+                f"let another prefix go, pin a shorter one, or raise the budget"
+            )
+        for block_id in block_ids:
+            self._tables.pool.share(block_id)
+        pinned.update(block_ids)
+        expiry = math.inf if ttl is None else now + ttl
+        pin = Pin(f"pin-{next(self._ids)}", len(token_ids), block_ids, expiry)
+        self._pins[pin.pin_id] = pin
+        return pin
+
+    def remove(self, pin_id: str) -> bool:
+        """Let a prefix go: from now on it is in the cache like any other. False if there is none
+        of this id (any more)."""
+        pin = self._pins.pop(pin_id, None)
+        if pin is None:
+            return False
+        pinned = self._tables.pinned
+        for block_id in pin.block_ids:
+            pinned[block_id] -= 1
+            if not pinned[block_id]:
+                del pinned[block_id]
+        self._tables.pool.release(reversed(pin.block_ids))
+        return True
+
+    def expire(self, now: float) -> None:
+        """Let those go whose time has come."""
+        for pin in [pin for pin in self._pins.values() if pin.expiry_time <= now]:
+            self.remove(pin.pin_id)
+
+
+_PARAMS = SamplingParams(max_tokens=1)
