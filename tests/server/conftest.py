@@ -194,6 +194,7 @@ def start_server() -> Iterator[StartServer]:
     def start(
         *,
         num_blocks: int = 256,
+        num_pinnable: int = 0,
         block_size: int = 4,
         max_model_len: int = 512,
         max_num_seqs: int = 16,
@@ -209,7 +210,10 @@ def start_server() -> Iterator[StartServer]:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
             SchedulerConfig(max_model_len, max_num_seqs, max_num_batched_tokens),
-            BlockTables(CacheConfig(num_blocks, block_size), BlockHasher(block_size, b"test")),
+            BlockTables(
+                CacheConfig(num_blocks, block_size, num_pinnable=num_pinnable),
+                BlockHasher(block_size, b"test"),
+            ),
         )
         executor = Paced(
             ScriptedExecutor(num_blocks, block_size, next_token, vocab_size=tokenizer.vocab_size),

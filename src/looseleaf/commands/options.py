@@ -16,6 +16,7 @@ from looseleaf.engine.settings import (
     KV_CACHE_DTYPES,
     PREEMPTION_MODES,
     EngineSettings,
+    memory_range,
     parse_bytes,
 )
 from looseleaf.sampling.params import SamplingParams, StructuredOutputs
@@ -44,10 +45,11 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
     memory.add_argument(
         "--kv-cache-memory",
-        type=memory_size,
-        metavar="SIZE",
+        type=_memory_range,
+        metavar="SIZE|MIN:MAX",
         help="memory for the KV cache, like 2GiB (default: 40%% of what is available, at most what "
-        "--max-num-seqs full-length requests could use)",
+        "--max-num-seqs full-length requests could use); with 256MiB:2GiB, a server without work "
+        "gives back what is more than the first",
     )
     memory.add_argument(
         "--max-model-len",
@@ -67,6 +69,13 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         choices=KV_ALLOCATORS,
         default=DEFAULTS.kv_allocator,
         help="paged blocks, or one of the old ways to reserve, for comparison",
+    )
+    memory.add_argument(
+        "--pin-budget",
+        type=float,
+        metavar="SHARE",
+        default=DEFAULTS.pin_budget,
+        help="share of the KV cache that pinned prefixes may hold, from 0 to 0.9",
     )
     memory.add_argument(
         "--swap-space",
@@ -267,6 +276,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         long_prefill_token_threshold=options.long_prefill_token_threshold,
         kv_cache_memory=options.kv_cache_memory,
         kv_allocator=options.kv_allocator,
+        pin_budget=options.pin_budget,
         swap_space=options.swap_space,
         preemption_mode=options.preemption_mode,
         kv_disk=options.kv_disk,
@@ -368,6 +378,17 @@ def memory_size(text: str) -> int:
         return parse_bytes(text)
     except LooseleafError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _memory_range(text: str) -> int | str:
+    """For `type=` of an option."""
+    if ":" not in text:
+        return memory_size(text)
+    try:
+        memory_range(text)
+    except LooseleafError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def swap_size(text: str) -> int:

@@ -1,12 +1,23 @@
 """`looseleaf serve`"""
 
 import argparse
+import logging
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from looseleaf.commands.options import DEFAULTS, add_engine, engine_settings, memory_size
+from looseleaf.commands.options import (
+    DEFAULTS,
+    add_engine,
+    engine_settings,
+    from_utf8,
+    memory_size,
+    parse_json,
+)
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
+from looseleaf.engine.llm import LLM
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES
 from looseleaf.server.run import (
     DEFAULT_HOST,
@@ -15,6 +26,8 @@ from looseleaf.server.run import (
     bind,
     run_server,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long open requests may go on after SIGTERM",
     )
+    http.add_argument(
+        "--pin",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="compute a beginning of prompts at the start and keep its KV blocks: a text, or chat "
+        "messages as a JSON list; may be repeated; needs --pin-budget",
+    )
     add_engine(parser)
 
 
@@ -71,6 +93,7 @@ def run(options: argparse.Namespace) -> None:
     # Before the model is loaded for nothing.
     with bind(options.host, options.port) as listener:
         stack = build(engine_settings(options))
+        _pin(LLM(stack=stack), options.pin)
         run_server(
             stack,
             model_names=options.served_model_name or [options.model],
@@ -82,6 +105,22 @@ def run(options: argparse.Namespace) -> None:
             shutdown_seconds=options.shutdown_timeout,
             sockets=[listener],
         )
+
+
+def _pin(llm: LLM, files: Sequence[Path]) -> None:
+    for path in files:
+        text = from_utf8(path.read_bytes(), str(path))
+        if path.suffix == ".json":
+            messages = parse_json(text, str(path))
+            if not isinstance(messages, list):
+                raise LooseleafError(f"{path} must hold a list of chat messages")
+            rendered = llm.stack.chat_template.render(
+                messages, add_generation_prompt=False, continue_final_message=False
+            )
+            pin = llm.pin(llm.chat_tokens(rendered))
+        else:
+            pin = llm.pin(text)
+        logger.info("pinned %s: %d tokens, %d blocks", path, pin.num_tokens, len(pin.block_ids))
 
 
 def _port(text: str) -> int:

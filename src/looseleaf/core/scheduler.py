@@ -228,12 +228,11 @@ class Scheduler:
             builder.plan(request, num_tokens, reservation)
 
     def _draft(self, request: Request, builder: StepBuilder, num_after: int) -> Sequence[int]:
-        """Guesses for a request that generates, leaving room for `num_after` others. They may take
-        blocks that are left over, and are not made where there are none."""
+        """Guesses for a request that generates, leaving tokens for the `num_after` ones after it."""
         if self.drafter is None or request.children or not request.takes_drafts:
             return ()
-        room = request.max_total_tokens - request.num_tokens - 1
-        room = min(room, builder.budget - 1 - num_after)
+        left = request.max_total_tokens - request.num_tokens
+        room = min(left, builder.budget - num_after) - 1
         return self.drafter(request, room) if room > 0 else ()
 
     def _schedule_waiting(self, builder: StepBuilder, now: float) -> None:

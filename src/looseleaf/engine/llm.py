@@ -16,6 +16,7 @@ from looseleaf.engine.beams import BeamAnswer, BeamSearch, BeamSearchParams
 from looseleaf.engine.build import Stack, build
 from looseleaf.engine.groups import Delta, Group, Router
 from looseleaf.engine.params import resolve
+from looseleaf.engine.pins import Pin, pins_of
 from looseleaf.engine.progress import GenerationProgress
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.sampling.params import SamplingParams
@@ -125,6 +126,22 @@ class LLM:
         token_ids = [self._tokenize(prompt) for prompt in items]
         texts = [prompt if isinstance(prompt, str) else None for prompt in items]
         return self._run(texts, token_ids, sampling_params, use_tqdm, priority, True)
+
+    def pin(self, prompt: Prompt, *, ttl: float | None = None) -> Pin:
+        """Compute a beginning that prompts will have, and hold its KV blocks for `ttl` seconds or
+        until `unpin`, whatever else needs room. Raises CapacityError where that is more than
+        `pin_budget` allows."""
+        token_ids = self._tokenize(prompt)
+        self.generate([token_ids], SamplingParams(max_tokens=0), use_tqdm=False)
+        return pins_of(self.engine).add(token_ids, self.engine.clock(), ttl=ttl)
+
+    def unpin(self, pin_id: str) -> bool:
+        """Let a pinned prefix go; False if it has gone already."""
+        return pins_of(self.engine).remove(pin_id)
+
+    def pins(self) -> list[Pin]:
+        """The prefixes that are held now."""
+        return pins_of(self.engine).list(self.engine.clock())
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams

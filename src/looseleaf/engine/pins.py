@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import CapacityError, LooseleafError
@@ -11,6 +12,9 @@ from looseleaf.core.free_queue import BlockId
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import Request, RequestId
 from looseleaf.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from looseleaf.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +107,10 @@ class Pins:
 
 
 _PARAMS = SamplingParams(max_tokens=1)
+
+
+def pins_of(engine: "Engine") -> Pins:
+    """Raises LooseleafError where nothing can be pinned."""
+    if engine.pins is None:
+        raise LooseleafError("prefixes can only be pinned with the paged allocator")
+    return engine.pins

@@ -20,6 +20,7 @@ from looseleaf.core.step import Update
 from looseleaf.engine.beams import BeamSearch, BeamSearchParams
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.groups import Delta, Group, Router
+from looseleaf.engine.pins import Pin, pins_of
 from looseleaf.engine.searches import Searches
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.text.tokenizer import Tokenizer
@@ -159,6 +160,21 @@ class EngineService:
         self._abort_samples(group)
         self._router.remove(group)
         self._streams.pop(group.request_id, None)
+
+    async def pin(
+        self, prompt_token_ids: list[int], *, ttl: float | None, extra_keys: ExtraKeys = ()
+    ) -> Pin:
+        """Compute a prefix, and hold its blocks. Raises what `Pins.add` does."""
+        params = SamplingParams(max_tokens=0)
+        group = self.submit(prompt_token_ids, params, extra_keys=extra_keys)
+        async for _ in self.stream(group):
+            pass
+
+        def add(engine: Engine) -> Pin:
+            pins = pins_of(engine)
+            return pins.add(prompt_token_ids, engine.clock(), ttl=ttl, extra_keys=extra_keys)
+
+        return await self.call(add)
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Run `function` in the owner thread between two steps and return what it returns."""

@@ -30,6 +30,7 @@ from looseleaf.server.middleware import (
     AdmissionMiddleware,
     RequestIdMiddleware,
 )
+from looseleaf.server.pins import create_pin, delete_pin, list_pins
 from looseleaf.server.protocol import ModelCard, ModelList
 from looseleaf.server.stream import json_response
 
@@ -66,6 +67,9 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
         routes=[
             route("/v1/chat/completions", chat_completions, "POST", prompt_param="messages"),
             route("/v1/completions", completions, "POST"),
+            route("/v1/cache/pins", create_pin, "POST"),
+            route("/v1/cache/pins", list_pins, "GET"),
+            route("/v1/cache/pins/{pin_id}", delete_pin, "DELETE"),
             route("/v1/models", list_models, "GET"),
             route("/v1/models/{name:path}", show_model, "GET"),
             route("/health", health, "GET"),

@@ -265,16 +265,20 @@ class GenerationRequest(Struct, kw_only=True):
         return StructuredOutputs(**given)  # type: ignore[arg-type]
 
     def extra_keys(self) -> ExtraKeys:
-        """What besides its tokens must be equal for a stored block to be shared."""
-        if self.cache_salt is None:
-            return ()
-        if not 1 <= len(self.cache_salt) <= MAX_SALT_CHARS:
-            raise invalid(
-                f"cache_salt has {len(self.cache_salt)} characters, but it must have between 1 "
-                f"and {MAX_SALT_CHARS}; leave it out to share the cache with everybody",
-                "cache_salt",
-            )
-        return (("cache_salt", self.cache_salt),)
+        return extra_keys_of(self.cache_salt)
+
+
+def extra_keys_of(cache_salt: str | None) -> ExtraKeys:
+    """What besides its tokens must be equal for a stored block to be shared."""
+    if cache_salt is None:
+        return ()
+    if not 1 <= len(cache_salt) <= MAX_SALT_CHARS:
+        raise invalid(
+            f"cache_salt has {len(cache_salt)} characters, but it must have between 1 and "
+            f"{MAX_SALT_CHARS}; leave it out to share the cache with everybody",
+            "cache_salt",
+        )
+    return (("cache_salt", cache_salt),)
 
 
 def _folded(seed: int | None) -> int | None:
