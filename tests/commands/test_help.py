@@ -16,6 +16,8 @@ ENGINE_FLAGS = (
     "--long-prefill-token-threshold",
     "--scheduling-policy",
     *("--executor", "--threads", "--activations", "--kv-cache-dtype"),
+    *("--swap-space", "--preemption-mode", "--kv-disk", "--kv-disk-size", "--pin-budget"),
+    "--speculative-ngram",
 )
 SAMPLING_FLAGS = (
     *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--stop"),
@@ -26,7 +28,7 @@ SAMPLING_FLAGS = (
 FLAGS = {
     "serve": (
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
-        *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout"),
+        *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
         *ENGINE_FLAGS,
     ),
     "chat": ("--model", "--system", "--verbose", *SAMPLING_FLAGS, *ENGINE_FLAGS),
@@ -44,6 +46,7 @@ FLAGS = {
         *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),
         *("--activations", "--kv-cache-dtype"),
     ),
+    "cache": (),
     "verify": (
         *("--json", "--prompt-tokens", "--max-tokens", "--soak", "--executor", "--threads"),
         *("--activations", "--kv-cache-dtype"),

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from looseleaf import LLM, BeamSearchParams, CapacityError, LooseleafError, SamplingParams
+from looseleaf import (
+    LLM,
+    BeamSearchParams,
+    CapacityError,
+    LooseleafError,
+    SamplingParams,
+    StructuredOutputs,
+)
 from looseleaf.compiled import compiled
 from looseleaf.core.invariants import check
 
@@ -165,3 +172,58 @@ def test_the_context_ends_a_search(make_llm: MakeLLM) -> None:
 def test_what_cannot_be(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(LooseleafError, match=said):
         BeamSearchParams(**asked)
+
+
+def test_constrained_beams_go_where_they_may(make_llm: MakeLLM) -> None:
+    """The slow search with the tokens that are not allowed left out of every list."""
+    llm = make_llm()
+    allowed = frozenset(range(97, 109))
+    params = BeamSearchParams(
+        beam_width=3,
+        max_tokens=5,
+        ignore_eos=True,
+        constraints=SamplingParams(allowed_token_ids=allowed, bad_words_token_ids=((100,),)),
+    )
+    (output,) = llm.beam_search(["hello there"], params)
+    ids = llm.get_tokenizer().encode("hello there", add_special=True, parse_special=True)
+    live: Found = [((), 0.0)]
+    for _ in range(5):
+        found: Found = []
+        for tokens, logprob in live:
+            # The log-probability of every token that is allowed, one request for each.
+            for token in sorted(allowed - {100}):
+                ask = SamplingParams(max_tokens=0, prompt_logprobs=True)
+                (scored,) = llm.generate([[*ids, *tokens, token]], ask, use_tqdm=False)
+                found.append(((*tokens, token), logprob + scored.prompt_logprobs[-1]))
+        live = sorted(found, key=lambda item: -item[1])[:3]
+    best = [sequence.token_ids for sequence in output.sequences]
+    assert sorted(best) == sorted(tokens for tokens, _ in live)
+    for sequence, (_, logprob) in zip(output.sequences, live, strict=True):
+        assert sequence.cumulative_logprob == pytest.approx(logprob, abs=1e-6)
+
+
+def test_beams_of_a_grammar(make_llm: MakeLLM) -> None:
+    choices = ("apple", "apricot", "banana", "fig")
+    params = BeamSearchParams(
+        beam_width=4,
+        max_tokens=12,
+        constraints=SamplingParams(structured_outputs=StructuredOutputs(choice=choices)),
+    )
+    (output,) = make_llm().beam_search(["name a fruit"], params)
+    assert {sequence.text for sequence in output.sequences} <= set(choices)
+    assert {sequence.finish_reason for sequence in output.sequences} == {"stop"}
+    assert len(output.sequences) >= 3
+
+
+def test_beams_end_after_enough_tokens(make_llm: MakeLLM) -> None:
+    llm = make_llm()
+    (end,) = llm.get_tokenizer().eos_token_ids
+    for least in (0, 4):
+        constraints = SamplingParams(
+            allowed_token_ids=frozenset({end, 97}), min_tokens=least, max_tokens=8
+        )
+        params = BeamSearchParams(beam_width=2, max_tokens=8, constraints=constraints)
+        (output,) = llm.beam_search(["hello"], params)
+        lengths = [len(s.token_ids) for s in output.sequences if s.finish_reason == "stop"]
+        assert lengths
+        assert min(lengths) >= least + 1

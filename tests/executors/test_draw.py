@@ -1,5 +1,6 @@
 """A step's draws: by the compiled part and in Python, on rows that belong to several sequences."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,21 @@ def test_both_ways_edit_rows_alike(scheduled: Any, num_valid_tokens: int | None)
     assert expected.tokens[1] in (8, 9, 250, 499)
     assert_same(draw_natively(native, ranges, logits, num_valid_tokens, None), expected)
     np.testing.assert_array_equal(logits, kept)
+    listing = [
+        part.sequence.samples[0]._replace(
+            params=replace(part.sequence.samples[0].params, lists_drawable=True, logprobs=5)
+        )
+        for part in ranges
+    ]
+    listed = tuple(
+        part._replace(sequence=part.sequence._replace(samples=(one,)))
+        for part, one in zip(ranges, listing, strict=True)
+    )
+    expected = draw_in_python(listed, logits, num_valid_tokens)
+    assert_same(draw_natively(native, listed, logits, num_valid_tokens, None), expected)
+    assert expected.logprobs[1] is not None
+    drawable = {token for token, _ in expected.logprobs[1].top}
+    assert drawable <= {8, 9, 250, 499}
     barred = [part.sequence.samples[0]._replace(barred=frozenset({8, 9, 250})) for part in ranges]
     held = [
         part._replace(sequence=part.sequence._replace(samples=(sample,)))

@@ -167,9 +167,9 @@ def test_what_cannot_be_is_refused() -> None:
         native.sample(pool, logits, 4, [draw_tuple(SamplingParams(), 2)], [])
     ids, values = np.array([0, 4], np.int32), np.zeros(2, np.float32)
     for edit in (
-        (0, ids, values, False),
-        (1, ids[:1], values[:1], False),
-        (0, ids, values[:1], True),
+        (0, ids, values, False, False),
+        (1, ids[:1], values[:1], False, False),
+        (0, ids, values[:1], True, False),
     ):
         with pytest.raises(IndexError, match="edit of"):
             native.sample(pool, logits, 4, [draw], [], [edit])

@@ -138,10 +138,8 @@ def test_a_client_that_leaves_ends_its_search(start_server: Any) -> None:
         ("stop", ["x"]),
         ("logprobs", 1),
         ("echo", True),
-        ("min_tokens", 1),
         ("presence_penalty", 0.5),
-        ("structured_outputs", {"regex": "a+"}),
-        ("allowed_token_ids", [1]),
+        ("logit_bias", {"5": 1.0}),
     ],
 )
 def test_what_beams_cannot_do_is_refused_by_name(searcher: Any, name: str, value: Any) -> None:

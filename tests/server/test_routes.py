@@ -61,10 +61,15 @@ def test_requests_are_logged_if_asked_for(
     client = server.http()
     client.get("/health", headers={"X-Request-Id": "mine"})
     client.get("/v1/models/no%0Athing", params={"secret": "x"})
-    lines = [r.getMessage() for r in caplog.records if r.name == "looseleaf.server.middleware"]
+
+    def lines() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.name == "looseleaf.server.middleware"]
+
     if not on:
-        assert not lines
+        assert not lines()
         return
-    first, second = lines
+    # A line is written when its answer has been sent, which the client may know before.
+    server.eventually(lambda: len(lines()) == 2, "both lines are written")
+    first, second = lines()
     assert re.fullmatch(r"GET /health 200 \d+ ms 'mine'", first)
     assert re.fullmatch(r"GET /v1/models/no\\nthing 404 \d+ ms -", second)

@@ -99,6 +99,7 @@ def _search(options: argparse.Namespace, prompt: str | Sequence[int]) -> None:
         max_tokens=options.max_tokens,
         length_penalty=options.length_penalty,
         ignore_eos=options.ignore_eos,
+        constraints=sampling_params(options),
     )
     with LLM(stack=build(engine_settings(options))) as llm:
         (output,) = llm.beam_search([prompt], params)

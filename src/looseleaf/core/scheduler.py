@@ -228,7 +228,7 @@ class Scheduler:
             builder.plan(request, num_tokens, reservation)
 
     def _draft(self, request: Request, builder: StepBuilder, num_after: int) -> Sequence[int]:
-        """Guesses for a request that generates, leaving tokens for the `num_after` ones after it."""
+        """Guesses for a request that generates, leaving tokens for `num_after` others."""
         if self.drafter is None or request.children or not request.takes_drafts:
             return ()
         left = request.max_total_tokens - request.num_tokens
@@ -357,7 +357,7 @@ class Scheduler:
             request.num_cached_tokens = match.num_tokens
             request.first_scheduled_time = now
             self.counters.prefix_queries += request.num_prompt_tokens
-            self.counters.prefix_hits += match.num_tokens
+            self.counters.prefix_hits += min(match.num_tokens, request.num_prompt_tokens)
         insort(self.running, request, key=self._key)
         self._moved(request)
 

@@ -32,6 +32,9 @@ class BeamSearchParams:
     end and no beam that goes on can do better; with `early_stopping`, as soon as there are so many.
     `ignore_eos` lets no answer end by itself. `stop_token_ids` end one like the model's own end
     tokens.
+
+    Of `constraints` count `allowed_token_ids`, bad words, grammar and `min_tokens`: no beam goes
+    where they forbid it, and scores stay those of the model.
     """
 
     beam_width: int
@@ -40,6 +43,7 @@ class BeamSearchParams:
     early_stopping: bool = False
     ignore_eos: bool = False
     stop_token_ids: frozenset[int] = frozenset()
+    constraints: SamplingParams | None = None
 
     def __post_init__(self) -> None:
         for name, holds, rule in (
@@ -112,6 +116,9 @@ class BeamSearch:
         for update in updates:
             beam = by_id.get(update.request_id)
             if beam is None:
+                continue
+            if update.finish_reason is FinishReason.ERROR and self.params.constraints is not None:
+                beam.request_id, beam.following = None, ()  # nothing is allowed after it
                 continue
             if update.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
                 self.cancel()
@@ -191,17 +198,32 @@ class BeamSearch:
 
     def _request(self, beam: _Beam) -> Request:
         beam.request_id = RequestId(f"{self.name}/beam-{next(self._ids)}")
-        width = self.params.beam_width
-        return Request(
-            beam.request_id,
-            [*self.prompt_token_ids, *beam.token_ids],
+        asked = self.params.constraints or SamplingParams()
+        params = SamplingParams(
+            temperature=0,
             # One token more than it draws: a request that has all its tokens has ended, and no
             # blocks to share.
-            SamplingParams(temperature=0, max_tokens=2, logprobs=2 * width, ignore_eos=True),
+            max_tokens=len(beam.token_ids) + 2,
+            min_tokens=min(asked.min_tokens, len(beam.token_ids) + 2),
+            logprobs=2 * self.params.beam_width,
+            lists_drawable=True,
+            ignore_eos=True,
+            allowed_token_ids=asked.allowed_token_ids,
+            bad_words_token_ids=asked.bad_words_token_ids,
+            grammar=asked.grammar,
+        )
+        request = Request(
+            beam.request_id,
+            self.prompt_token_ids,
+            params,
             arrival_time=self.engine.clock(),
             priority=self.priority,
             extra_keys=self.extra_keys,
+            # They end nothing here, but are barred as long as too few tokens are generated.
+            stop_token_ids=self.end_token_ids if asked.min_tokens else frozenset(),
         )
+        request.token_ids.extend(beam.token_ids)
+        return request
 
     def _add(self, beam: _Beam) -> None:
         self.engine.add(self._request(beam))

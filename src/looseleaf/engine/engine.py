@@ -103,6 +103,8 @@ class Engine:
         """Bring what is stored to the disk, if there is a tier there, and give everything back."""
         tables = self.scheduler.allocator
         if self.tiers is not None and isinstance(tables, BlockTables):
+            if self.pins is not None:
+                self.pins.clear()
             latest_first = reversed(tables.pool.free_blocks())
             blocks = [(b.block_id, b.key) for b in latest_first if b.key is not None]
             self.tiers.close(tables.saves(blocks), self.executor)

@@ -4,7 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Self
 
@@ -150,6 +150,9 @@ class LLM:
         of the prompts; a search whose logits are no numbers has none."""
         items = _as_list(prompts)
         tokenizer = self.stack.tokenizer
+        if params.constraints is not None:
+            asked = resolve(params.constraints, tokenizer, self.stack.grammars)
+            params = replace(params, constraints=asked)
         end = frozenset() if params.ignore_eos else tokenizer.eos_token_ids
         searches = [
             BeamSearch(

@@ -106,9 +106,15 @@ def plan_memory(
         needed = blocks_for(wanted - 1, size) * block_bytes
         raise ConfigError(
             f"a request of max_model_len {wanted} tokens needs {format_bytes(needed)} of KV cache, "
-            f"but there are {format_bytes(slots // size * block_bytes)}: set max_model_len to "
+            f"but there are {format_bytes(memory)}{_less_pinnable(settings)}: set max_model_len to "
             f"{slots} or less, or raise kv_cache_memory"
         )
     floor_blocks = None if floor is None else floor // block_bytes
     max_model_len = wanted or min(context_length, slots)
     return MemoryPlan(num_blocks, size, block_bytes, max_model_len, floor_blocks)
+
+
+def _less_pinnable(settings: EngineSettings) -> str:
+    if not settings.pin_budget:
+        return ""
+    return f", of which pinned prefixes may hold {settings.pin_budget:.0%} (pin_budget)"

@@ -100,6 +100,11 @@ class Pins:
         self._tables.pool.release(reversed(pin.block_ids))
         return True
 
+    def clear(self) -> None:
+        """Let all go."""
+        for pin_id in list(self._pins):
+            self.remove(pin_id)
+
     def expire(self, now: float) -> None:
         """Let those go whose time has come."""
         for pin in [pin for pin in self._pins.values() if pin.expiry_time <= now]:

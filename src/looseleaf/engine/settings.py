@@ -81,7 +81,7 @@ class EngineSettings:
                 )
         if self.threads is not None and not 1 <= self.threads <= 256:
             raise ConfigError(f"threads is {self.threads}, but it must be between 1 and 256")
-        most = min(MAX_SPECULATIVE_NGRAM, self.max_num_batched_tokens - 1)
+        most = max(0, min(MAX_SPECULATIVE_NGRAM, self.max_num_batched_tokens - 1))
         if not 0 <= self.speculative_ngram <= most:
             raise ConfigError(
                 f"speculative_ngram is {self.speculative_ngram}, but it must be between 0 (off) "

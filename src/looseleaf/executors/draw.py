@@ -150,7 +150,13 @@ def draw_in_python(
             logprobs.append(
                 None
                 if count is None or token is None
-                else token_logprobs(row, token, count, num_valid_tokens)
+                else token_logprobs(
+                    row,
+                    token,
+                    count,
+                    num_valid_tokens,
+                    edited if edit is not None and edit.lists else None,
+                )
             )
     scores = (
         _score(logits[row], token, num_valid_tokens)

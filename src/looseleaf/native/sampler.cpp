@@ -74,19 +74,33 @@ std::int32_t draw_token(const SamplerKernels& kernels, Row row, const Draw& draw
   return ranking.id(draw_rank(shares, draw, total, row.columns));
 }
 
+// The first `count` tokens of the ranking of `ranked`, with their log-probabilities under `row`.
+void list(Ranking& ranking, Row ranked, Row row, std::int64_t count, double normalizer,
+          Drawn& drawn) {
+  count = std::min(count, row.columns);
+  ranking.reach(count);
+  for (std::int64_t rank = 0; rank < count; ++rank) {
+    const std::int32_t id = ranking.id(rank);
+    if (ranked.logits != row.logits && ranked.logits[id] == -INFINITY) return;
+    drawn.top.emplace_back(id, logprob(row, id, normalizer));
+  }
+}
+
 Drawn sample_row(const SamplerKernels& kernels, Row row, const Draw& draw, RankingMemory& memory) {
   Drawn drawn;
-  drawn.token = draw_token(kernels, edited_row(row, draw.edit, memory), draw, memory);
+  const Row edited = edited_row(row, draw.edit, memory);
+  drawn.token = draw_token(kernels, edited, draw, memory);
   if (drawn.token < 0 || draw.num_logprobs < 0) return drawn;
   Ranking ranking(kernels, row.logits, row.columns, memory);
   if (!std::isfinite(ranking.peak())) return Drawn{};
   const double norm =
       normalizer(ranking, Shares(kernels, ranking, 1.0, memory).total(row.logits));
   drawn.logprob = logprob(row, drawn.token, norm);
-  ranking.reach(draw.num_logprobs);
-  const std::int64_t listed = std::min<std::int64_t>(draw.num_logprobs, row.columns);
-  for (std::int64_t rank = 0; rank < listed; ++rank) {
-    drawn.top.emplace_back(ranking.id(rank), logprob(row, ranking.id(rank), norm));
+  if (draw.edit.lists) {
+    Ranking of_edited(kernels, edited.logits, edited.columns, memory);
+    list(of_edited, edited, row, draw.num_logprobs, norm, drawn);
+  } else {
+    list(ranking, row, row, draw.num_logprobs, norm, drawn);
   }
   return drawn;
 }

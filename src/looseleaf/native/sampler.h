@@ -24,12 +24,14 @@ struct LogitRows {
 };
 
 // New logits for some tokens of a row, before one is drawn from it; with `only`, all others are
-// minus infinity. Log-probabilities stay those of the row as it is.
+// minus infinity. Log-probabilities stay those of the row as it is; with `lists`, the tokens listed
+// with the drawn one are the first of the edited row, and none of minus infinity.
 struct RowEdit {
   const std::int32_t* tokens = nullptr;
   const float* logits = nullptr;
   std::int64_t count = 0;
   bool only = false;
+  bool lists = false;
 };
 
 // A token to draw from a row. `num_logprobs` is how many of the most likely ones to list with it;

@@ -25,10 +25,10 @@ namespace {
 // (row, temperature, top_k, top_p, min_p, seed, sample_index, position, num_logprobs)
 using DrawTuple = std::tuple<std::int64_t, double, std::int64_t, double, double, std::uint64_t,
                              std::uint64_t, std::uint64_t, std::int32_t>;
-// (draw, tokens, their new logits, whether only these can be drawn)
+// (draw, tokens, their new logits, whether only these can be drawn, whether the edited row is listed)
 using EditTuple =
     std::tuple<std::size_t, nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>,
-               nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>, bool>;
+               nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>, bool, bool>;
 using ScoreTuple = std::pair<std::int64_t, std::int64_t>;
 // (token, log-probability, most likely tokens with theirs)
 using DrawnTuple = std::tuple<std::int32_t, double, std::vector<std::pair<std::int32_t, double>>>;
@@ -52,7 +52,7 @@ std::pair<std::vector<DrawnTuple>, std::vector<double>> sample(
     draws.push_back({row, temperature, top_k, top_p, min_p, seed, sample_index, position,
                      num_logprobs, {}});
   }
-  for (const auto& [draw, tokens, values, only] : edit_tuples) {
+  for (const auto& [draw, tokens, values, only, lists] : edit_tuples) {
     if (draw >= draws.size() || tokens.shape(0) != values.shape(0)) {
       throw std::out_of_range("an edit of no draw, or not with one logit for each token");
     }
@@ -62,7 +62,7 @@ std::pair<std::vector<DrawnTuple>, std::vector<double>> sample(
         throw std::out_of_range("an edit of a token that no row of logits has");
       }
     }
-    draws[draw].edit = {tokens.data(), values.data(), count, only};
+    draws[draw].edit = {tokens.data(), values.data(), count, only, lists};
   }
   std::vector<Score> wanted;
   wanted.reserve(score_tuples.size());
@@ -106,7 +106,7 @@ void bind_sampler(nb::module_& m) {
         "Draw and score tokens from the first `num_columns` of rows of `logits`, without the GIL.\n\n"
         "`draws` are (row, temperature, top_k, top_p, min_p, seed, sample_index, position, number "
         "of log-probabilities or -1), `scores` are (row, token); `edits` are (draw, tokens, their new "
-        "logits, whether only these can be drawn). Returns (token, log-probability, "
+        "logits, whether only these can be drawn, whether tokens are listed by the edited row). Returns (token, log-probability, "
         "[(token, log-probability), ...]) for each of the first, with token -1 where a row has no "
         "finite maximum, and the log-probability for each of the second. Without `threads` the "
         "calling one does all; not to be called while they are in use.");

@@ -26,11 +26,13 @@ Ids = NDArray[np.int32]
 
 
 class RowEdit(NamedTuple):
-    """New logits (M,) for `token_ids` (M,), rising; with `only`, all others are minus infinity."""
+    """New logits (M,) for `token_ids` (M,), rising; with `only`, all others are minus infinity.
+    With `lists`, the most likely tokens are those of the edited row that can be drawn."""
 
     token_ids: Ids
     logits: NDArray[np.float32]
     only: bool
+    lists: bool = False
 
     def apply(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
         """`row` (vocab,) edited, as a copy."""
@@ -79,7 +81,7 @@ def edit_row(
         logits[token_ids == token_id] += bias
     logits[np.isin(token_ids, banned)] = -np.inf
     with np.errstate(over="ignore"):
-        return RowEdit(token_ids, logits.astype(np.float32), only)
+        return RowEdit(token_ids, logits.astype(np.float32), only, params.lists_drawable)
 
 
 def _ids(token_ids: "Sequence[int] | Ids") -> Ids:

@@ -13,18 +13,26 @@ FLOOR = -9999.0
 
 
 def token_logprobs(
-    logits: NDArray[np.float32], token_id: int, count: int, num_valid_tokens: int | None = None
+    logits: NDArray[np.float32],
+    token_id: int,
+    count: int,
+    num_valid_tokens: int | None = None,
+    edited: NDArray[np.float32] | None = None,
 ) -> TokenLogprobs:
     """The log-probability of `token_id`, and the `count` most likely ids with theirs.
 
     Equal ones are listed by rising id; ids from `num_valid_tokens` on do not exist. All finite.
+    With `edited`, ids are listed as they rank in that row, and those of minus infinity are not.
     """
     row = usable(logits, num_valid_tokens)
     normalizer = _normalizer(row)
-    top = ranking(row, count)[:count] if count else ()
+    ranked = row if edited is None else edited
+    top = [int(i) for i in ranking(ranked, count)[:count]] if count else []
+    if edited is not None:
+        top = [i for i in top if ranked[i] != -np.inf]
     return TokenLogprobs(
         _logprob(row, token_id, normalizer),
-        tuple((int(i), _logprob(row, int(i), normalizer)) for i in top),
+        tuple((i, _logprob(row, i, normalizer)) for i in top),
     )
 
 

@@ -77,6 +77,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: bool = False
     prompt_top_logprobs: int = 0
+    lists_drawable: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.logit_bias, Mapping):

@@ -190,14 +190,10 @@ class GenerationRequest(Struct, kw_only=True):
             ("stop", params.stop),
             ("logprobs", params.logprobs is not None),
             ("echo", getattr(self, "echo", False)),
-            ("min_tokens", params.min_tokens),
             ("logit_bias", params.logit_bias),
-            ("structured_outputs", params.grammar),
             ("presence_penalty", params.presence_penalty),
             ("frequency_penalty", params.frequency_penalty),
             ("repetition_penalty", params.repetition_penalty != 1),
-            ("allowed_token_ids", params.allowed_token_ids),
-            ("bad_words", params.bad_words_token_ids),
         ):
             if asked:
                 raise invalid(f"{name} does not go with use_beam_search: leave one out", name)
@@ -209,6 +205,7 @@ class GenerationRequest(Struct, kw_only=True):
                 early_stopping=self.early_stopping,
                 ignore_eos=self.ignore_eos,
                 stop_token_ids=params.stop_token_ids,
+                constraints=params,
             )
         except LooseleafError as error:
             message = str(error).replace("beam_width is", "with use_beam_search, n is", 1)

@@ -92,8 +92,11 @@ class DiskStore:
 
     def forget(self, block_hash: bytes) -> None:
         """It is of no use: never find it again."""
-        self._index.pop(block_hash, None)
         with self._lock:
+            self._index.pop(block_hash, None)
+            kept = self._pending.pop(block_hash, None)
+            if kept is not None:
+                self._pending_bytes -= len(kept[1])
             self._unusable.add(block_hash)
 
     def clear(self) -> None:
@@ -244,7 +247,8 @@ class DiskStore:
         removed = file.write(space, batch)
         with self._lock:
             for save, data in batch:
-                self._index[save.hash] = save
+                if save.hash not in self._unusable:  # since the batch was taken
+                    self._index[save.hash] = save
                 if self._pending.pop(save.hash, None) is not None:
                     self._pending_bytes -= len(data)
             for block_hash in removed:

@@ -14,6 +14,9 @@ from looseleaf.tiers.host import HostStore
 MEASURED_TOKENS = 32
 """Steps of fewer tokens say little about what computing a prompt costs."""
 
+STALE_SECONDS = 10.0
+"""After so long without a load it is tried again, however slow the last ones were."""
+
 _SMOOTHING = 0.2
 
 CLOSING_SECONDS = 10.0
@@ -69,6 +72,7 @@ class KVTiers:
         """Per block, as far as it is known."""
         self.compute_seconds: float | None = None
         """Per token of a prompt."""
+        self._load_time = 0.0
         self._block_size, self._block_bytes = block_size, block_bytes
         self._always_load = always_load
 
@@ -100,6 +104,7 @@ class KVTiers:
         if step.loads:
             seconds = (perf_counter() - start) / len(step.loads)
             self.load_seconds = _smoothed(self.load_seconds, seconds)
+            self._load_time = perf_counter()
         return True
 
     def keep(self, save: BlockSave, data: bytes) -> None:
@@ -148,6 +153,8 @@ class KVTiers:
 
     def _pays(self) -> bool:
         if self._always_load or self.load_seconds is None or self.compute_seconds is None:
+            return True
+        if perf_counter() - self._load_time > STALE_SECONDS:
             return True
         return self.load_seconds < self.compute_seconds * self._block_size
 
