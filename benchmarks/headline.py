@@ -35,6 +35,7 @@ from looseleaf.engine.usage import Usage, usage
 from looseleaf.sampling.params import SamplingParams
 
 TRACE = Path(__file__).resolve().parents[2] / "shared/traces/llmservingsim/sharegpt-300.jsonl"
+CHATS_AT_ONCE = 16
 ALLOCATORS = ("contiguous-max", "contiguous-pow2", "contiguous-oracle", "paged")
 
 
@@ -163,7 +164,9 @@ def evaluation(rng: random.Random, scale: float) -> Scenario:
 def chat(rng: random.Random, scale: float) -> Scenario:
     system = tokens(rng, 800)
     calls = [Call(system + tokens(rng, 1200), 64) for _ in range(int(32 * scale))]
-    return Scenario("chat", "2,000-token prompts, of which 800 are the system's", [calls], {})
+    waves = [calls[i : i + CHATS_AT_ONCE] for i in range(0, len(calls), CHATS_AT_ONCE)]
+    about = f"2,000-token prompts, of which 800 are the system's, {CHATS_AT_ONCE} at once"
+    return Scenario("chat", about, waves, {})
 
 
 SCENARIOS: dict[str, Callable[[random.Random, float], Scenario]] = {

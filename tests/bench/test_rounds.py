@@ -165,3 +165,15 @@ def test_an_answer_that_ends_early_is_no_result(llm: LLM, monkeypatch: pytest.Mo
     monkeypatch.setattr(llm, "generate", generate)
     with pytest.raises(LooseleafError, match="has 3 of 4 tokens"):
         run(llm, SHARED)
+
+
+def test_wrong_guesses_are_no_output(tiny_model: Path) -> None:
+    workload = Workload(name="w", description="", own_tokens=20, max_tokens=12)
+    prompts = [[65 + i % 5 for i in range(20)]]
+    with LLM(str(tiny_model), max_model_len=64) as llm:
+        plain = run_round(llm, workload, prompts)
+        llm.engine.scheduler.drafter = lambda request, room: [1] * min(room, 4)
+        guessing = run_round(llm, workload, prompts)
+        assert llm.engine.scheduler.counters.draft_tokens > 20
+    for measured in (plain, guessing):
+        assert measured.output_tokens_per_s * measured.wall_s == pytest.approx(12)

@@ -22,8 +22,9 @@ from hypothesis.stateful import (
 from looseleaf.core import invariants
 from looseleaf.core.errors import CapacityError
 from looseleaf.core.request import Request, Status
+from looseleaf.engine.pins import Pins
 from looseleaf.engine.snapshot import snapshot
-from looseleaf.executors.scripted import expected_token
+from looseleaf.executors.scripted import chain_of, expected_token
 
 # Few different tokens and few lengths, so that prefixes often meet, also inside blocks.
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
@@ -31,6 +32,7 @@ PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=14)
 
 class Machine(RuleBasedStateMachine):
     live = Bundle("live")
+    pinned = ()
 
     @initialize(
         num_blocks=st.integers(5, 24),
@@ -69,7 +71,11 @@ class Machine(RuleBasedStateMachine):
             allocator=allocator,
             tier_blocks=tier_blocks,
             drafter=self.guess if drafts else None,
+            num_pinnable=num_blocks // 4,
         )
+        self.pinned = []
+        if hasattr(self.bench.tables, "pool"):
+            self.pins = Pins(self.bench.tables)
         self.expected: dict[str, list[int]] = {}
         self.requests: dict[str, Request] = {}
         self.count = 0
@@ -158,6 +164,32 @@ class Machine(RuleBasedStateMachine):
         for update in scheduler.apply(self.bench.executor.execute(step), self.bench.now):
             self.bench.outputs[update.request_id].extend(update.token_ids)
 
+    @precondition(
+        lambda self: hasattr(self.bench.tables, "pool") and self.bench.tables.prefix_caching
+    )
+    @rule(of=live, length=st.integers(1, 14))
+    def pin(self, of: str, length: int) -> None:
+        tokens = self.requests[of].token_ids[:length]
+        try:
+            made = self.pins.add(tokens, 0.0, extra_keys=self.requests[of].extra_keys)
+        except CapacityError:
+            return
+        self.pinned.append((made, tokens))
+
+    @precondition(lambda self: self.pinned)
+    @rule(choice=st.integers(0, 100))
+    def unpin(self, choice: int) -> None:
+        made, _ = self.pinned.pop(choice % len(self.pinned))
+        assert self.pins.remove(made.pin_id)
+
+    @invariant()
+    def pinned_blocks_hold_their_tokens(self) -> None:
+        size = self.bench.tables.block_size if self.pinned else 1
+        for made, tokens in self.pinned:
+            for i in range(len(tokens)):
+                block = self.bench.executor._blocks[made.block_ids[i // size]]
+                assert block[i % size + 1] == chain_of(tokens[: i + 1])
+
     @rule(victim=live)
     def preempt(self, victim: str) -> None:
         request = self.requests[victim]
@@ -172,7 +204,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def finish_all(self) -> None:
         self.bench.run()
-        assert self.bench.num_in_use() == 0
+        assert self.bench.num_in_use() == len(self.bench.tables.pinned)
         for request_id, request in self.requests.items():
             assert request.status is Status.FINISHED
             if request.finish_reason == "length":

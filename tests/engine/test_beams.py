@@ -227,3 +227,12 @@ def test_beams_end_after_enough_tokens(make_llm: MakeLLM) -> None:
         lengths = [len(s.token_ids) for s in output.sequences if s.finish_reason == "stop"]
         assert lengths
         assert min(lengths) >= least + 1
+
+
+def test_a_grammars_end_ends_a_beam_whatever_ignore_eos_says(make_llm: MakeLLM) -> None:
+    choices = ("apple", "fig")
+    constraints = SamplingParams(structured_outputs=StructuredOutputs(choice=choices))
+    params = BeamSearchParams(beam_width=2, max_tokens=30, ignore_eos=True, constraints=constraints)
+    (output,) = make_llm().beam_search(["name a fruit"], params)
+    assert {sequence.text for sequence in output.sequences} == set(choices)
+    assert {sequence.finish_reason for sequence in output.sequences} == {"stop"}

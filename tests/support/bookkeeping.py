@@ -26,8 +26,9 @@ def make_tables(
     hasher: Hasher = sha256_hasher,
     events: EventLog | None = None,
     tier: KVTiers | None = None,
+    num_pinnable: int = 0,
 ) -> BlockTables:
-    config = CacheConfig(num_blocks, block_size, prefix_caching)
+    config = CacheConfig(num_blocks, block_size, prefix_caching, num_pinnable)
     return BlockTables(config, BlockHasher(block_size, b"secret", hasher), events, tier)
 
 
@@ -85,6 +86,7 @@ class Bench:
         hasher: Hasher = sha256_hasher,
         tier_blocks: int | None = None,
         drafter: Drafter | None = None,
+        num_pinnable: int = 0,
     ) -> None:
         self.events = EventLog()
         self.executor = ScriptedExecutor(num_blocks, block_size, vocab_size=VOCAB_SIZE)
@@ -102,6 +104,7 @@ class Bench:
                 hasher=hasher,
                 events=self.events,
                 tier=self.tiers,
+                num_pinnable=num_pinnable,
             )
         else:
             tables = ContiguousTables(

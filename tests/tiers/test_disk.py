@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from kv_blocks import BLOCK_BYTES, data_of, key_of, save_of
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.hashing import BlockKey
 from looseleaf.tiers import disk as module
-from looseleaf.tiers.block_file import MIN_LIMIT, NAME
+from looseleaf.tiers.block_file import MIN_LIMIT, NAME, BlockFile, start_afresh
 from looseleaf.tiers.disk import DiskStore
 
 LIMIT = 2 * MIN_LIMIT
@@ -186,6 +187,124 @@ def test_a_file_that_breaks_while_it_is_used(
     assert found(store, range(50, 60)) == list(range(50, 60))
     store.close()
     assert "could not read" in caplog.text
+
+
+def test_a_disk_that_breaks_and_cannot_be_mended_is_a_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the disk does, who asks gets no exception; when it is well again, it is used."""
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
+    store = make(tmp_path)
+    fill(store, range(5))
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    damage = sqlite3.DatabaseError("malformed")
+    damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    for stand_in in (refuse, lambda *_: (_ for _ in ()).throw(ConfigError("no descriptors left"))):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "start_afresh", refuse)
+            patch.setattr(module, "BlockFile", stand_in)
+            store._failed(damage, "read", store._generation, None)
+            assert found(store, range(5)) == []
+            assert store.missing([key_of(1).hash]) <= {key_of(1).hash}
+            store._resume_time = 0.0
+            fill(store, range(5, 8))
+            store.clear()
+            assert store.num_bytes() >= 0
+        store._resume_time = 0.0
+        fill(store, range(5))
+        assert found(store, range(5)) == list(range(5))
+    store.close()
+    assert "Read-only file system" in caplog.text
+    assert "no descriptors left" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE content SET data = CAST(data AS TEXT) WHERE id = 2",
+        "UPDATE block SET tokens = CAST(tokens AS TEXT) WHERE id = 2",
+        "UPDATE block SET tokens = 7, parent = 'x' WHERE id = 2",
+        "UPDATE block SET tokens = x'0102' WHERE id = 2",
+        "UPDATE content SET digest = 5 WHERE id = 2",
+        "DELETE FROM content WHERE id = 2",
+    ],
+)
+def test_rows_of_other_types_are_damage(tmp_path: Path, change: str) -> None:
+    store = make(tmp_path)
+    fill(store, range(4))
+    store.close()
+    database = sqlite3.connect(tmp_path / NAME)
+    with database:
+        database.execute(change)
+    database.close()
+    store = make(tmp_path)
+    assert found(store, range(4)) == [0, 2, 3]
+    store.close()
+    file = BlockFile(tmp_path)
+    assert [checked.num_damaged for checked in file.check()][-1] <= 1
+    assert [checked.num_damaged for checked in file.check()][-1] == 0
+    file.close()
+
+
+def test_what_somebody_else_removed_is_missed_before_it_counts(store: DiskStore) -> None:
+    fill(store, range(6))
+    other = BlockFile(store._folder)
+    other.remove(store._space, [key_of(2).hash, key_of(4).hash])
+    other.close()
+    hashes = [key_of(number).hash for number in range(7)]
+    assert store.missing(hashes) == {hashes[2], hashes[4], hashes[6]}
+    assert [number for number in range(7) if store.has(key_of(number))] == [0, 1, 3, 5]
+    fill(store, range(2, 3))
+    assert found(store, range(3)) == [0, 1, 2]
+
+
+def test_nothing_comes_back_after_clear(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
+    fill(store, range(5))
+    store.clear()
+    store._next_refresh = 0.0
+    assert found(store, range(5)) == []
+    other = BlockFile(store._folder)  # something is written, so the file is looked at again
+    other.write(store._space, [(save_of(9), data_of(9), time.time())])
+    other.close()
+    assert found(store, range(10)) == [9]
+
+
+def test_a_folder_that_is_cleared_while_it_is_used_goes_on(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    fill(store, range(5))
+    file = BlockFile(tmp_path)
+    file.clear()
+    file.close()
+    fill(store, range(10, 15))
+    store.close()
+    store = make(tmp_path)
+    assert found(store, range(20)) == list(range(10, 15))
+    store.close()
+
+
+def test_a_lower_limit_is_kept_from_the_start(tmp_path: Path) -> None:
+    store = make(tmp_path, 2 * MIN_LIMIT)
+    fill(store, range(1600))  # 64 MB
+    assert store.num_bytes() > MIN_LIMIT
+    store.close()
+    store = make(tmp_path, MIN_LIMIT)
+    assert store.num_bytes() <= MIN_LIMIT
+    assert len(found(store, range(1600))) > 800
+    store.close()
+
+
+def test_a_good_file_is_not_removed_for_a_bad_one(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    fill(store, range(3))
+    start_afresh(tmp_path, inode=1)  # of a file that is gone
+    store.close()
+    store = make(tmp_path)
+    assert found(store, range(3)) == [0, 1, 2]
+    store.close()
 
 
 WRITER = """

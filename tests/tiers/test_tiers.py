@@ -10,7 +10,7 @@ from kv_blocks import BLOCK_BYTES, data_of, key_of, save_of
 from looseleaf import LLM, SamplingParams
 from looseleaf.core.step import BlockLoad, ScheduledSequence, Step, StepResult
 from looseleaf.tiers import tiers as module
-from looseleaf.tiers.block_file import MIN_LIMIT
+from looseleaf.tiers.block_file import MIN_LIMIT, BlockFile
 from looseleaf.tiers.disk import DiskStore
 from looseleaf.tiers.host import HostStore
 from looseleaf.tiers.tiers import KVTiers
@@ -187,3 +187,32 @@ def test_a_full_swap_space_falls_back_to_computing(tiny_model: Path, num_blocks:
             preemptions = llm.engine.scheduler.counters.preemptions
     assert preemptions > 0
     assert found[0] == found[1]
+
+
+def test_the_heads_of_chains_stay_longest(tiny_model: Path, tmp_path: Path) -> None:
+    """What is saved when an engine ends leaves the disk in the same order as the pool."""
+    with LLM(str(tiny_model), kv_disk=tmp_path) as llm:
+        answer(llm, range(70, 120))
+        answer(llm)
+        roots = [llm.engine.scheduler.allocator._hasher.root(())]  # type: ignore[attr-defined]
+        llm.close()
+        llm.close()  # as leaving the block does once more
+    file = BlockFile(tmp_path)
+    (space,) = file.spaces()
+    rows = file._database.execute("SELECT hash, parent FROM block ORDER BY used DESC").fetchall()
+    file.close()
+    assert space.num_blocks == len(rows) == 6 + 3
+    known = {roots[0].hash}
+    for block_hash, parent in rows:
+        assert parent in known, "a block would be left without the one before it"
+        known.add(block_hash)
+
+
+def test_more_than_others_should_wait_for_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOADED_BYTES", 3 * BLOCK_BYTES)
+    tiers = KVTiers(2, BLOCK_BYTES, HostStore(10 * BLOCK_BYTES))
+    memory = Memory()
+    for number in range(5):
+        memory.blocks[0] = data_of(number)
+        tiers.move(step([save_of(number)]), memory)
+    assert tiers.num_found([key_of(number) for number in range(5)]) == 3

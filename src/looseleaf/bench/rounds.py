@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any, NamedTuple
@@ -111,7 +111,7 @@ def run_round(llm: LLM, workload: Workload, prompts: Sequence[list[int]]) -> Rou
             StepRecord(
                 time.perf_counter() - start,
                 _prompt_tokens(step, workload.prompt_tokens),
-                tuple(sample.request_id for sample in step.samples()),
+                tuple(_gained(step, result)),
                 allocator.num_blocks - allocator.num_available,
             )
         )
@@ -167,6 +167,20 @@ def summarize(
         preemptions=num_preemptions,
         blocks_peak=max(record.blocks_held for record in records),
     )
+
+
+def _gained(step: Step, result: StepResult) -> Iterator[RequestId]:
+    """The requests that gained a token in the step, once for each. After the first guess that was
+    wrong nothing counts."""
+    tokens = iter(result.tokens)
+    for sequence in step.sequences:
+        drafts = sequence.token_ids[len(sequence.token_ids) - sequence.num_drafts :]
+        counts = True
+        for i, sample in enumerate(sequence.samples):
+            token = next(tokens)
+            if counts:
+                yield sample.request_id
+            counts = counts and (not drafts or drafts[i : i + 1] == (token,))
 
 
 def _prompt_tokens(step: Step, prompt_length: int) -> int:

@@ -92,8 +92,9 @@ def run(options: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
     with bind(options.host, options.port) as listener:
+        prefixes = [(path, from_utf8(path.read_bytes(), str(path))) for path in options.pin]
         stack = build(engine_settings(options))
-        _pin(LLM(stack=stack), options.pin)
+        _pin(LLM(stack=stack), prefixes)
         run_server(
             stack,
             model_names=options.served_model_name or [options.model],
@@ -107,9 +108,8 @@ def run(options: argparse.Namespace) -> None:
         )
 
 
-def _pin(llm: LLM, files: Sequence[Path]) -> None:
-    for path in files:
-        text = from_utf8(path.read_bytes(), str(path))
+def _pin(llm: LLM, prefixes: Sequence[tuple[Path, str]]) -> None:
+    for path, text in prefixes:
         if path.suffix == ".json":
             messages = parse_json(text, str(path))
             if not isinstance(messages, list):

@@ -122,7 +122,7 @@ class BlockTables:
         held = len(table.block_ids)
         index, offset = divmod(request.num_computed_tokens, self.block_size)
         # Of the blocks held already only the one to be written next can be shared: what comes
-        # after it was taken for this sequence alone.
+        # after it was taken for this sequence alone, for guesses that were wrong.
         shared = index < held and not self._may_write(table.block_ids[index], offset)
         num_new = max(0, blocks_for(num_tokens, self.block_size) - held)
         if not shared and num_new == 0:
@@ -133,9 +133,9 @@ class BlockTables:
         assert taken is not None
         copies: tuple[BlockCopy, ...] = ()
         if shared:
-            assert index == held - 1
             copies = (self._copy(request, table.block_ids[index], taken[0]),)
-            table.block_ids[index:] = taken
+            table.block_ids[index] = taken[0]
+            table.block_ids.extend(taken[1:])
             return self._changed(request, table, index, copies)
         table.block_ids.extend(taken)
         return self._changed(request, table, held, copies)

@@ -81,7 +81,7 @@ class Request:
     status: Status = field(default=Status.WAITING, init=False)
     num_computed_tokens: int = field(default=0, init=False)
     num_cached_tokens: int | None = field(default=None, init=False)
-    """Found stored when it was first admitted; never changed after."""
+    """Found stored when it was first computed; never changed after."""
     num_scored_tokens: int = field(default=1, init=False)
     """Prompt tokens whose log-probability was delivered; the first one has none."""
     num_preemptions: int = field(default=0, init=False)

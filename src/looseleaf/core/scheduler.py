@@ -166,6 +166,10 @@ class Scheduler:
                 updates.extend(self._end_family(request, FinishReason.ERROR))
                 continue
             self.counters.computed_tokens += len(sequence.token_ids)
+            if request.num_cached_tokens is None:
+                found = request.num_cached_tokens = sequence.first_position
+                self.counters.prefix_queries += request.num_prompt_tokens
+                self.counters.prefix_hits += min(found, request.num_prompt_tokens)
             if sequence.num_drafts:
                 tokens = zip(result.tokens[first:drawn], logprobs[first:drawn], strict=True)
                 updates += self._accept(request, sequence, tokens, now)
@@ -329,8 +333,6 @@ class Scheduler:
     def _outranks_last(self, request: Request) -> bool:
         return bool(self.running) and outranks(self.config.policy, request, self.running[-1])
 
-    # Transitions of one request.
-
     def _set_limit(self, request: Request) -> None:
         limit, prompt = self.config.max_model_len, request.num_prompt_tokens
         wanted, room = request.params.max_tokens, limit - prompt
@@ -353,11 +355,8 @@ class Scheduler:
     def _admit(self, request: Request, match: Match, now: float) -> None:
         request.status = Status.RUNNING
         request.num_computed_tokens = match.num_tokens
-        if request.num_cached_tokens is None:
-            request.num_cached_tokens = match.num_tokens
+        if request.first_scheduled_time is None:
             request.first_scheduled_time = now
-            self.counters.prefix_queries += request.num_prompt_tokens
-            self.counters.prefix_hits += min(match.num_tokens, request.num_prompt_tokens)
         insort(self.running, request, key=self._key)
         self._moved(request)
 

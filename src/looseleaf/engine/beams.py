@@ -54,6 +54,11 @@ class BeamSearchParams:
             if not holds:
                 raise LooseleafError(f"{name} is {getattr(self, name)!r}, but it must be {rule}")
 
+    def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
+        """All ids that end an answer. Nothing but the model's own may come after a grammar."""
+        goes_on = self.constraints is None or self.constraints.grammar is None
+        return self.stop_token_ids | (frozenset() if self.ignore_eos and goes_on else eos_token_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class BeamAnswer:
@@ -94,6 +99,10 @@ class BeamSearch:
     _beams: list[_Beam] = field(default_factory=list)
     _first: Request | None = None
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def check(self) -> None:
+        """Raise CapacityError for a prompt that can never run. May be called in any thread."""
+        self.engine.scheduler.set_limits(self._request(_Beam((), 0.0)))
 
     def start(self) -> None:
         """Raises CapacityError for a prompt that can never run."""
@@ -219,8 +228,10 @@ class BeamSearch:
             arrival_time=self.engine.clock(),
             priority=self.priority,
             extra_keys=self.extra_keys,
-            # They end nothing here, but are barred as long as too few tokens are generated.
-            stop_token_ids=self.end_token_ids if asked.min_tokens else frozenset(),
+            # Only to be barred as long as too few tokens are generated: they end nothing here.
+            stop_token_ids=(
+                self.end_token_ids if len(beam.token_ids) < asked.min_tokens else frozenset()
+            ),
         )
         request.token_ids.extend(beam.token_ids)
         return request

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from looseleaf.compiled import compiled
 from looseleaf.core.allocator import KVAllocator
@@ -22,7 +23,6 @@ from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
 from looseleaf.engine.ngram import NgramDrafter
 from looseleaf.engine.settings import EngineSettings, num_bytes_of
-from looseleaf.engine.tiers import build_tiers, kv_space, space_secret
 from looseleaf.executors.base import Executor
 from looseleaf.executors.kv_dtype import INTEGER_STEP, INTEGERS, KV_NUMBER_BYTES, scale_bytes
 from looseleaf.models.config import ModelConfig
@@ -32,9 +32,11 @@ from looseleaf.program.program import Program
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
-from looseleaf.tiers.tiers import KVTiers
 from looseleaf.weights.gguf import GGUFFile
 from looseleaf.weights.source import SourceError, default_cache_dir, known_models, resolve
+
+if TYPE_CHECKING:
+    from looseleaf.tiers.tiers import KVTiers
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ def build_scheduler(
     settings: EngineSettings,
     memory: MemoryPlan,
     events: EventLog | None = None,
-    tiers: KVTiers | None = None,
+    tiers: "KVTiers | None" = None,
     secret: bytes | None = None,
 ) -> Scheduler:
     """The bookkeeping alone, for any executor. Chains of hashes start from `secret`."""
@@ -166,16 +168,27 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
             config.context_length,
             other_bytes=4 * program.num_parameters + num_bytes_of(settings.swap_space or 0),
         )
-        space = None if settings.kv_disk is None else kv_space(settings, file, config)
-        tiers = build_tiers(settings, memory, space)
+        tiers, secret = _tiers_and_secret(settings, file, config, memory)
         grammars = Grammars(text.tokenizer)
         executor = _build_executor(settings, file, config, program, memory, grammars)
-    secret = None if space is None else space_secret(space)
     scheduler = build_scheduler(settings, memory, events, tiers, secret)
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
     engine = Engine(scheduler, executor, tiers=tiers, floor_blocks=memory.floor_blocks)
     return Stack(settings, engine, text.tokenizer, text.chat_template, grammars, config, memory)
+
+
+def _tiers_and_secret(
+    settings: EngineSettings, file: GGUFFile, config: ModelConfig, memory: MemoryPlan
+) -> "tuple[KVTiers | None, bytes | None]":
+    """What keeps blocks outside the pool, and where hashes start if that outlives the process."""
+    if settings.swap_space is None and settings.kv_disk is None:
+        return None, None
+    from looseleaf.engine.tiers import build_tiers, kv_space, space_secret
+
+    space = None if settings.kv_disk is None else kv_space(settings, file, config)
+    tiers = build_tiers(settings, memory, space)
+    return tiers, None if space is None else space_secret(space)
 
 
 def _build_executor(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.request import FinishReason, Request, RequestId
@@ -9,10 +10,15 @@ from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, StepResult, Update
 from looseleaf.engine.pins import Pins
 from looseleaf.executors.base import Executor
-from looseleaf.tiers.tiers import KVTiers
+
+if TYPE_CHECKING:
+    from looseleaf.tiers.tiers import KVTiers
 
 Clock = Callable[[], float]
 """Seconds since some fixed moment: `time.monotonic`, or a virtual clock."""
+
+TRIMMED_AT_ONCE = 64
+"""Blocks: while they are saved, a new request waits."""
 
 StepObserver = Callable[[Step, StepResult], None]
 
@@ -29,7 +35,7 @@ class Engine:
         scheduler: Scheduler,
         executor: Executor,
         clock: Clock = time.monotonic,
-        tiers: KVTiers | None = None,
+        tiers: "KVTiers | None" = None,
         floor_blocks: int | None = None,
     ) -> None:
         self.scheduler = scheduler
@@ -38,7 +44,7 @@ class Engine:
         self.tiers = tiers
         self.floor_blocks = floor_blocks
         self.pins: Pins | None = None
-        if isinstance(scheduler.allocator, BlockTables):
+        if isinstance(scheduler.allocator, BlockTables) and scheduler.allocator.prefix_caching:
             self.pins = Pins(scheduler.allocator)
         self.observers: list[StepObserver] = [] if tiers is None else [tiers.observe]
 
@@ -75,21 +81,26 @@ class Engine:
             raise
         return self.scheduler.apply(result, self.clock())
 
-    def trim(self) -> int:
+    def trim(self) -> bool:
         """Give memory back to the system until the blocks that stay are `floor_blocks`, the latest
-        used; for while there is nothing to do. Returns how many blocks are empty then."""
+        used: some at a time, for while there is nothing to do. True if there is more to give."""
         tables = self.scheduler.allocator
         if self.floor_blocks is None or not isinstance(tables, BlockTables):
-            return 0
+            return False
+        if self.pins is not None:
+            self.pins.expire(self.clock())
         pool = tables.pool
         held = pool.num_blocks - pool.num_unreferenced
-        evicted = pool.evict(max(0, self.floor_blocks - held))
-        if self.tiers is not None:
+        keep = max(0, self.floor_blocks - held)
+        evicted = pool.evict(max(keep, pool.num_evictable - TRIMMED_AT_ONCE))
+        if self.tiers is not None and evicted:
+            self.tiers.make_room(0.1)
             for save in tables.saves(evicted):
                 self.tiers.keep(save, self.executor.read_block(save.block_id))
-        empty = [block.block_id for block in pool.free_blocks() if block.key is None]
-        self.executor.release_blocks(empty)
-        return len(empty)
+        if pool.num_evictable > keep:
+            return True
+        self.executor.release_blocks([b.block_id for b in pool.free_blocks() if b.key is None])
+        return False
 
     def forget_cache(self) -> None:
         """Find nothing any more of what was computed so far, wherever it is kept."""
@@ -101,11 +112,11 @@ class Engine:
 
     def close(self) -> None:
         """Bring what is stored to the disk, if there is a tier there, and give everything back."""
-        tables = self.scheduler.allocator
-        if self.tiers is not None and isinstance(tables, BlockTables):
+        tables, tiers, self.tiers = self.scheduler.allocator, self.tiers, None
+        if tiers is not None and isinstance(tables, BlockTables):
             if self.pins is not None:
                 self.pins.clear()
             latest_first = reversed(tables.pool.free_blocks())
             blocks = [(b.block_id, b.key) for b in latest_first if b.key is not None]
-            self.tiers.close(tables.saves(blocks), self.executor)
+            tiers.close(tables.saves(blocks), self.executor)
         self.executor.close()

@@ -6,13 +6,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.events import EventLog
 from looseleaf.core.request import FinishReason
 from looseleaf.core.step import TokenLogprobs, Top
-from looseleaf.engine.beams import BeamAnswer, BeamSearch, BeamSearchParams
 from looseleaf.engine.build import Stack, build
 from looseleaf.engine.groups import Delta, Group, Router
 from looseleaf.engine.params import resolve
@@ -22,6 +21,9 @@ from looseleaf.engine.settings import EngineSettings
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.text.detokenizer import IncrementalDetokenizer
 from looseleaf.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from looseleaf.engine.beams import BeamAnswer, BeamSearchParams
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -132,6 +134,7 @@ class LLM:
         until `unpin`, whatever else needs room. Raises CapacityError where that is more than
         `pin_budget` allows."""
         token_ids = self._tokenize(prompt)
+        pins_of(self.engine).check(len(token_ids), ttl)
         self.generate([token_ids], SamplingParams(max_tokens=0), use_tqdm=False)
         return pins_of(self.engine).add(token_ids, self.engine.clock(), ttl=ttl)
 
@@ -144,23 +147,25 @@ class LLM:
         return pins_of(self.engine).list(self.engine.clock())
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+        self, prompts: Prompt | Sequence[Prompt], params: "BeamSearchParams"
     ) -> list[BeamSearchOutput]:
         """The likeliest answers to every prompt, all searched for at once. Results are in the order
         of the prompts; a search whose logits are no numbers has none."""
+        from looseleaf.engine.beams import BeamSearch
+
         items = _as_list(prompts)
         tokenizer = self.stack.tokenizer
         if params.constraints is not None:
             asked = resolve(params.constraints, tokenizer, self.stack.grammars)
             params = replace(params, constraints=asked)
-        end = frozenset() if params.ignore_eos else tokenizer.eos_token_ids
+        end = params.end_token_ids(tokenizer.eos_token_ids)
         searches = [
             BeamSearch(
                 self.engine,
                 f"beams-{next(self._ids)}",
                 check_token_ids(self._tokenize(prompt), tokenizer.vocab_size),
                 params,
-                end | params.stop_token_ids,
+                end,
             )
             for prompt in items
         ]
@@ -184,7 +189,7 @@ class LLM:
             for prompt, search in zip(items, searches, strict=True)
         ]
 
-    def _beam_output(self, answer: BeamAnswer) -> BeamOutput:
+    def _beam_output(self, answer: "BeamAnswer") -> BeamOutput:
         stopped = answer.finish_reason is FinishReason.STOP
         shown = answer.token_ids[:-1] if stopped else answer.token_ids
         decoder = IncrementalDetokenizer(self.stack.tokenizer, continues_text=True)

@@ -56,7 +56,7 @@ class NgramDrafter:
         if index.num_drafted == 0:
             return
         num_right = num_new - 1
-        if num_right == index.num_drafted:
+        if num_right >= index.num_drafted:
             index.limit = min(self._most, 2 * index.limit)
         else:
             index.limit = max(1, num_right)

@@ -3,10 +3,9 @@
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from looseleaf.core.block_tables import BlockTables
+from looseleaf.core.block_tables import BlockTables, blocks_for
 from looseleaf.core.errors import CapacityError, LooseleafError
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.hashing import ExtraKeys
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from looseleaf.engine.engine import Engine
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(NamedTuple):
     """`num_tokens` of a prefix, in `block_ids`, until `expiry_time` on the engine's clock."""
 
     pin_id: str
@@ -56,8 +54,7 @@ class Pins:
         Raises LooseleafError for a `ttl` that is no time; CapacityError where more blocks would be
         held than may be, or where the prefix is not in the cache (any more).
         """
-        if ttl is not None and not 0 < ttl < math.inf:
-            raise LooseleafError(f"ttl is {ttl}, but it must be a number of seconds above 0")
+        self.check(len(token_ids), ttl)
         self.expire(now)
         # The cache never gives all tokens of a request: so it is asked for one that goes on.
         request = Request(RequestId("pin"), [*token_ids, 0], _PARAMS, extra_keys=extra_keys)
@@ -74,10 +71,7 @@ class Pins:
         pinned, limit = self._tables.pinned, self._tables.num_pinnable
         num_held = len(pinned.keys() | set(block_ids))
         if num_held > limit:
-            raise CapacityError(
-                f"{num_held} KV blocks would be pinned, but at most {limit} may be (pin_budget): "
-                f"let another prefix go, pin a shorter one, or raise the budget"
-            )
+            raise _too_many(num_held, limit)
         for block_id in block_ids:
             self._tables.pool.share(block_id)
         pinned.update(block_ids)
@@ -85,6 +79,14 @@ class Pins:
         pin = Pin(f"pin-{next(self._ids)}", len(token_ids), block_ids, expiry)
         self._pins[pin.pin_id] = pin
         return pin
+
+    def check(self, num_tokens: int, ttl: float | None) -> None:
+        """Raise what `add` would for any prefix of so many tokens."""
+        if ttl is not None and not 0 < ttl < math.inf:
+            raise LooseleafError(f"ttl is {ttl}, but it must be a number of seconds above 0")
+        needed = blocks_for(num_tokens, self._tables.block_size)
+        if needed > self._tables.num_pinnable:
+            raise _too_many(needed, self._tables.num_pinnable)
 
     def remove(self, pin_id: str) -> bool:
         """Let a prefix go: from now on it is in the cache like any other. False if there is none
@@ -114,8 +116,17 @@ class Pins:
 _PARAMS = SamplingParams(max_tokens=1)
 
 
+def _too_many(num_blocks: int, limit: int) -> CapacityError:
+    return CapacityError(
+        f"{num_blocks} KV blocks would be pinned, but at most {limit} may be (pin_budget): let "
+        f"another prefix go, pin a shorter one, or raise the budget"
+    )
+
+
 def pins_of(engine: "Engine") -> Pins:
     """Raises LooseleafError where nothing can be pinned."""
     if engine.pins is None:
-        raise LooseleafError("prefixes can only be pinned with the paged allocator")
+        raise LooseleafError(
+            "prefixes can only be pinned with the paged allocator and prefix caching"
+        )
     return engine.pins

@@ -1,11 +1,15 @@
 """Beam searches that run beside everything else, with answers like those of other requests."""
 
+import logging
 from collections.abc import Sequence
 
+from looseleaf.core.errors import LooseleafError
 from looseleaf.core.request import FinishReason, RequestId
 from looseleaf.core.step import Update
 from looseleaf.engine.beams import BeamSearch
 from looseleaf.engine.groups import Group
+
+logger = logging.getLogger(__name__)
 
 
 class Searches:
@@ -28,7 +32,13 @@ class Searches:
         """Give the searches a step's news; returns the answers of those that are finished."""
         answers: list[Update] = []
         for request_id, (group, search) in list(self._running.items()):
-            search.update(updates)
+            try:
+                search.update(updates)
+            except LooseleafError:
+                # A beam that can never run: with an allocator of old, which reserves more for it.
+                logger.exception("the beam search of %s failed", request_id)
+                search.cancel()
+                search.answers = []
             if search.finished:
                 del self._running[request_id]
                 answers += _answers(group, search)

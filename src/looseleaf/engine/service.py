@@ -9,6 +9,7 @@ import itertools
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -75,7 +76,10 @@ class EngineService:
         self._closing = threading.Lock()
         self._closed = False
         self._router = Router()
-        self._searches = Searches()  # the owner thread's
+        # From here on the owner thread's.
+        self._searches = Searches()
+        self._last_step = 0.0
+        self._gives_back = False
         self._streams: dict[str, asyncio.Queue[Delta | None]] = {}
         self._ids = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,7 +95,7 @@ class EngineService:
             self._abort_samples(group)
         self._commands.put(None)
         await asyncio.to_thread(self._owner.join)
-        self._engine.close()
+        await asyncio.to_thread(self._engine.close)
 
     def submit(
         self,
@@ -121,27 +125,30 @@ class EngineService:
             continues_text=continues_text,
         )
         self._engine.scheduler.set_limits(group.request)
+        search = None if beams is None else self._search(group, beams)
         deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._streams[group.request_id] = deltas
         self._router.add(group, deltas.put_nowait)
-        if beams is None:
+        if search is None:
             self._command(lambda engine: engine.add(group.request))
         else:
-            search = self._search(group, beams)
-            self._command(lambda _: self._searches.start(group, search))
+            started = search
+            self._command(lambda _: self._searches.start(group, started))
         return group
 
     def _search(self, group: Group, params: BeamSearchParams) -> BeamSearch:
-        end = frozenset() if params.ignore_eos else self.tokenizer.eos_token_ids
-        return BeamSearch(
+        """Raises CapacityError for one that can never run."""
+        search = BeamSearch(
             self._engine,
             group.request_id,
             group.prompt_token_ids,
             params,
-            end | params.stop_token_ids,
+            params.end_token_ids(self.tokenizer.eos_token_ids),
             priority=group.request.priority,
             extra_keys=group.request.extra_keys,
         )
+        search.check()
+        return search
 
     async def stream(self, group: Group) -> AsyncGenerator[Delta, None]:
         """The group's news until all its samples are finished; leaving early aborts it."""
@@ -165,6 +172,7 @@ class EngineService:
         self, prompt_token_ids: list[int], *, ttl: float | None, extra_keys: ExtraKeys = ()
     ) -> Pin:
         """Compute a prefix, and hold its blocks. Raises what `Pins.add` does."""
+        await self.call(lambda engine: pins_of(engine).check(len(prompt_token_ids), ttl))
         params = SamplingParams(max_tokens=0)
         group = self.submit(prompt_token_ids, params, extra_keys=extra_keys)
         async for _ in self.stream(group):
@@ -215,12 +223,13 @@ class EngineService:
             deltas.put_nowait(None)
 
     def _next_command(self) -> _Command | None:
-        """Waits for it. Where that takes long, memory goes back to the system meanwhile."""
-        if self._engine.floor_blocks is not None and not self._engine.has_work:
+        """Waits for it. Where the last step was long ago, memory goes back to the system."""
+        while self._gives_back and not self._engine.has_work:
+            left = self._last_step + IDLE_SECONDS - time.monotonic()
             try:
-                return self._commands.get(timeout=IDLE_SECONDS)
+                return self._commands.get(timeout=max(0.0, left))
             except queue.Empty:
-                self._engine.trim()
+                self._gives_back = self._engine.trim()
         return self._commands.get()
 
     def _own(self) -> None:
@@ -234,6 +243,8 @@ class EngineService:
                         return
                     command.run(self._engine)
                 updates = self._engine.step()
+                self._last_step = time.monotonic()
+                self._gives_back = self._engine.floor_blocks is not None
                 updates += self._searches.go_on(updates)
                 if updates:
                     self._loop.call_soon_threadsafe(self._deliver, updates)

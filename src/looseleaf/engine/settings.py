@@ -31,8 +31,9 @@ class EngineSettings:
     its last ones earlier in it, and checked all in one step: answers are the same, and sooner where
     text repeats.
 
-    Blocks that no longer fit into the KV cache are kept in `swap_space` bytes of memory, and then
-    in the folder `kv_disk`, which takes `kv_disk_size` bytes at most and survives restarts.
+    Blocks that no longer fit into the KV cache are kept in `swap_space` of memory (bytes, or like
+    "1GiB"), and then in the folder `kv_disk`, which takes `kv_disk_size` at most and survives
+    restarts.
     `preemption_mode` says what becomes of a request that has to give way: "auto" loads what is kept
     of it where that takes less time than computing it again, "swap" always does, "recompute" needs
     no swap space.
@@ -59,7 +60,7 @@ class EngineSettings:
     pin_budget: float = 0.0
     swap_space: int | str | None = None
     preemption_mode: str = "auto"
-    kv_disk: Path | None = None
+    kv_disk: Path | str | None = None
     kv_disk_size: int | str = "8GiB"
     enable_prefix_caching: bool = True
     scheduling_policy: str = "fcfs"
@@ -87,6 +88,8 @@ class EngineSettings:
                 f"speculative_ngram is {self.speculative_ngram}, but it must be between 0 (off) "
                 f"and {most}"
             )
+        if self.kv_disk is not None:
+            object.__setattr__(self, "kv_disk", Path(self.kv_disk))
         self._check_tiers()
         if not 0 <= self.pin_budget <= MAX_PIN_BUDGET:
             raise ConfigError(

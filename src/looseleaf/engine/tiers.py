@@ -3,13 +3,13 @@
 import hashlib
 import json
 import time
+from pathlib import Path
 
 from looseleaf import __version__
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings, num_bytes_of
 from looseleaf.models.config import ModelConfig
-from looseleaf.tiers.disk import DiskStore
 from looseleaf.tiers.host import HostStore
 from looseleaf.tiers.tiers import KVTiers
 from looseleaf.weights.gguf import GGUFFile
@@ -44,16 +44,16 @@ def space_secret(space: str) -> bytes:
     return hashlib.sha256(space.encode()).digest()
 
 
-def build_tiers(settings: EngineSettings, memory: MemoryPlan, space: str | None) -> KVTiers | None:
-    """None if there are to be none. `space` is wanted for the disk's alone."""
+def build_tiers(settings: EngineSettings, memory: MemoryPlan, space: str | None) -> KVTiers:
+    """`space` is wanted for the disk's alone."""
     host = disk = None
     if settings.swap_space is not None:
         host = HostStore(num_bytes_of(settings.swap_space))
     if settings.kv_disk is not None:
+        from looseleaf.tiers.disk import DiskStore  # and with it SQLite, only where it is wanted
+
         assert space is not None
-        disk = DiskStore(settings.kv_disk, num_bytes_of(settings.kv_disk_size), space)
-    if host is None and disk is None:
-        return None
+        disk = DiskStore(Path(settings.kv_disk), num_bytes_of(settings.kv_disk_size), space)
     always = settings.preemption_mode == "swap"
     return KVTiers(memory.block_size, memory.block_bytes, host, disk, always_load=always)
 

@@ -1,14 +1,16 @@
 """Where live sequences stand in their grammars."""
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.core.request import RequestId
 from looseleaf.executors.batch import SequenceRange
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 NewMatcher = Callable[[str], Any]
 """The state of a grammar before the first token (`text.grammar.Matcher`)."""
@@ -37,6 +39,8 @@ class GrammarStates:
             if grammar is None or part.told is None:
                 continue
             if self._helper is None:
+                from concurrent.futures import ThreadPoolExecutor  # takes its time to import
+
                 self._helper = ThreadPoolExecutor(1, "grammars")
             output = part.told.token_ids[part.told.num_prompt_tokens :].tolist()
             request_id = part.sequence.request_id

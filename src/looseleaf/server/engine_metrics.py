@@ -161,7 +161,7 @@ class EngineCollector(Collector):
         )
         yield self._counter(
             "looseleaf_kv_blocks_not_kept",
-            "Blocks that came faster than the disk could take them",
+            "Blocks that the disk did not take: too slow, full or failing",
             tiers.dropped,
         )
         yield self._split(

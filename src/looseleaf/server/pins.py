@@ -7,9 +7,11 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.pins import Pin, pins_of
+from looseleaf.engine.service import EngineDeadError
 from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.completions import prompts_of
 from looseleaf.server.context import ServerContext
@@ -46,7 +48,13 @@ class PinList(Struct, kw_only=True):
 async def create_pin(context: ServerContext, request: Request) -> Response:
     body = await read_body(request, context.max_body_bytes)
     fields, token_ids, extra_keys = await off_loop(work_of(body), _prepare, context, body)
-    pin = await context.service.pin(token_ids, ttl=fields.ttl, extra_keys=extra_keys)
+    try:
+        pin = await context.service.pin(token_ids, ttl=fields.ttl, extra_keys=extra_keys)
+    except EngineDeadError:
+        raise
+    except LooseleafError as error:
+        about = "messages" if fields.prompt is None else "prompt"
+        raise invalid(str(error), "ttl" if str(error).startswith("ttl ") else about) from None
     return json_response(_card(pin, context.service.clock()))
 
 

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.step import BlockSave
@@ -28,6 +28,7 @@ MIN_LIMIT = 4 * LOG_BYTES
 _VERSION = 1  # of the tables below
 _PAGE_BYTES = 16384
 _EVICTED_AT_ONCE = 16
+_ASKED_AT_ONCE = 500
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
 _BUSY_SECONDS = 2.0
@@ -55,6 +56,10 @@ class Space(NamedTuple):
     num_blocks: int
     num_bytes: int
     last_used: float
+
+
+Used = tuple[BlockSave, bytes, float]
+"""A block to write, its bytes, and when it was last used, in seconds since 1970."""
 
 
 class Known(NamedTuple):
@@ -96,15 +101,23 @@ class BlockFile:
         self.path = folder / NAME
         self._limit = None if limit is None else limit - LOG_BYTES
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            # For this user alone: the blocks tell what prompts said.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._database = sqlite3.connect(
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
-            self._set_up()
+            # In a damaged file bytes may be taken for text, which they are not.
+            self._database.text_factory = lambda text: text.decode(errors="replace")
+            try:
+                self._set_up()
+                self.inode = self.path.stat().st_ino
+            except BaseException:
+                self._database.close()
+                raise
         except (OSError, sqlite3.OperationalError) as error:
             raise ConfigError(
                 f"{folder} cannot be used for the KV disk cache ({error}): give a folder that "
-                f"this user may write to"
+                f"this user may write to, and no other program locks"
             ) from None
 
     def _set_up(self) -> None:
@@ -122,8 +135,19 @@ class BlockFile:
             with self._transaction():  # of another version of the software: of no use to this one
                 for table in ("content", "block", "space"):
                     run(f"DROP TABLE IF EXISTS {table}")
-        self._database.executescript(_TABLES)
-        run(f"PRAGMA user_version = {_VERSION}")
+        if version != _VERSION:
+            self._database.executescript(_TABLES)
+            run(f"PRAGMA user_version = {_VERSION}")
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Come down to a limit that is lower than it was when the file grew."""
+        (pages,) = self._database.execute("PRAGMA page_count").fetchone()
+        if self._limit is not None and pages * _PAGE_BYTES > self._limit:
+            with self._transaction():
+                self._make_room(0, 0)
+            self._database.execute("PRAGMA incremental_vacuum").fetchall()
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         self._database.close()
@@ -136,11 +160,12 @@ class BlockFile:
         return int(number)
 
     def spaces(self) -> list[Space]:
+        """Those that have blocks, the latest used first."""
         rows = self._database.execute(
             "SELECT name, COUNT(block.id), COALESCE(SUM(size), 0), COALESCE(MAX(used), 0) "
             "FROM space LEFT JOIN block ON block.space = space.id GROUP BY space.id ORDER BY 4 DESC"
         )
-        return [Space(*row) for row in rows]
+        return [Space(*row) for row in rows if row[1]]
 
     def num_bytes(self) -> int:
         """What the folder takes on disk."""
@@ -157,7 +182,24 @@ class BlockFile:
             (space, after),
         )
         for number, block_hash, parent, tokens in rows:
-            yield Known(number, block_hash, parent, tuple(array("i", tokens)))
+            with suppress(TypeError, ValueError):  # damaged: nobody's
+                yield Known(number, block_hash, parent, tuple(array("i", tokens)))
+
+    def existing(self, space: int, hashes: Sequence[bytes]) -> set[bytes]:
+        """Those of the hashes under which there is a block."""
+        found: set[bytes] = set()
+        for start in range(0, len(hashes), _ASKED_AT_ONCE):
+            asked = hashes[start : start + _ASKED_AT_ONCE]
+            places = ", ".join("?" * len(asked))
+            rows = self._database.execute(
+                f"SELECT hash FROM block WHERE space = ? AND hash IN ({places})", (space, *asked)
+            )
+            found.update(block_hash for (block_hash,) in rows)
+        return found
+
+    def last_number(self) -> int:
+        """Of all blocks there are."""
+        return int(self._database.execute("SELECT COALESCE(MAX(id), 0) FROM block").fetchone()[0])
 
     def read(self, space: int, block_hash: bytes) -> bytes | None:
         """What was written under the hash; None if it is gone. Raises DamagedBlockError."""
@@ -169,21 +211,21 @@ class BlockFile:
         if row is None:
             return None
         parent, tokens, digest, data = row
-        if _digest(block_hash, parent, tokens, data) != digest:
+        if not _is_whole(block_hash, parent, tokens, data, digest):
             raise DamagedBlockError(block_hash.hex())
         return bytes(data)
 
-    def write(self, space: int, blocks: Iterable[tuple[BlockSave, bytes]]) -> list[bytes]:
-        """Add blocks, all or none, as if used now. Returns the hashes that had to go."""
-        run, removed, now = self._database.execute, list[bytes](), time.time()
+    def write(self, space: int, blocks: Iterable[Used]) -> list[bytes]:
+        """Add blocks, all or none. Returns the hashes that had to go."""
+        run, removed = self._database.execute, list[bytes]()
         with self._transaction():
-            for save, data in blocks:
+            for save, data, used in blocks:
                 removed += self._make_room(len(data), space)
                 tokens = array("i", save.token_ids).tobytes()
                 added = run(
                     "INSERT OR IGNORE INTO block (space, hash, parent, tokens, size, used) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
-                    (space, save.hash, save.parent_hash, tokens, len(data), now),
+                    (space, save.hash, save.parent_hash, tokens, len(data), used),
                 )
                 if added.rowcount:
                     digest = _digest(save.hash, save.parent_hash, tokens, data)
@@ -213,7 +255,7 @@ class BlockFile:
     def clear(self) -> None:
         """Remove everything, and give the room back."""
         with self._transaction():
-            for table in ("content", "block", "space"):
+            for table in ("content", "block"):  # spaces may be in use
                 self._database.execute(f"DELETE FROM {table}")
         self._database.execute("PRAGMA incremental_vacuum").fetchall()
         self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -231,7 +273,7 @@ class BlockFile:
             ).fetchone()
             if row is not None:  # nobody has removed it meanwhile
                 block_hash, parent, tokens, digest, data = row
-                if data is None or _digest(block_hash, parent, tokens, data) != digest:
+                if not _is_whole(block_hash, parent, tokens, data, digest):
                     num_damaged += 1
                     with self._transaction():
                         self._delete([number])
@@ -279,12 +321,26 @@ class BlockFile:
         self._database.execute("COMMIT")
 
 
-def start_afresh(folder: Path) -> None:
-    """Remove a damaged file. Processes that have it open go on with what they have."""
+def start_afresh(folder: Path, inode: int | None) -> None:
+    """Remove a damaged file, unless it is not the one with this inode any more: then somebody else
+    has done it. Processes that have it open go on with what they have. Raises OSError."""
     with (folder / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for path in folder.glob(NAME + "*"):
-            path.unlink(missing_ok=True)
+        try:
+            found = (folder / NAME).stat().st_ino
+        except FileNotFoundError:
+            return
+        if inode is None or inode == found:
+            for path in folder.glob(NAME + "*"):
+                path.unlink(missing_ok=True)
+
+
+def _is_whole(block_hash: Any, parent: Any, tokens: Any, data: Any, digest: Any) -> bool:
+    """Whether it is what was written. In a damaged file anything may have any type."""
+    try:
+        return bool(_digest(block_hash, parent, tokens, data) == digest)
+    except TypeError:
+        return False
 
 
 def _digest(block_hash: bytes, parent: bytes, tokens: bytes, data: bytes) -> bytes:

@@ -7,6 +7,7 @@ from looseleaf.core.hashing import BlockKey
 from looseleaf.core.step import BlockSave
 
 Kept = tuple[BlockSave, bytes]
+"""A block and its bytes."""
 
 
 class Named(Protocol):

@@ -1,18 +1,24 @@
 """What the scheduler asks about memory besides the pool, and who moves the bytes."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from looseleaf.core.hashing import BlockKey
 from looseleaf.core.step import BlockSave, Step, StepResult
-from looseleaf.tiers.disk import DiskStore
 from looseleaf.tiers.host import HostStore
+
+if TYPE_CHECKING:
+    from looseleaf.tiers.disk import DiskStore
 
 MEASURED_TOKENS = 32
 """Steps of fewer tokens say little about what computing a prompt costs."""
+
+LOADED_BYTES = 512 * 2**20
+"""Of one request in one step: others wait for it. What is beyond is computed."""
 
 STALE_SECONDS = 10.0
 """After so long without a load it is tried again, however slow the last ones were."""
@@ -33,7 +39,7 @@ class BlockMemory(Protocol):
 
 @dataclass(slots=True)
 class TierCounters:
-    """Blocks since the start. `lost` ones were to be loaded and were gone or damaged."""
+    """Blocks since the start. For want of a `lost` one a step had to be scheduled again."""
 
     saved: int = 0
     loaded_from_host: int = 0
@@ -43,7 +49,7 @@ class TierCounters:
 
 @dataclass(slots=True)
 class TierFigures(TierCounters):
-    """The counters and what is there now. `dropped` blocks came faster than the disk took them."""
+    """The counters and what is there now. The disk did not take `dropped` blocks."""
 
     dropped: int = 0
     host_bytes: int = 0
@@ -62,7 +68,7 @@ class KVTiers:
         block_size: int,
         block_bytes: int,
         host: HostStore | None = None,
-        disk: DiskStore | None = None,
+        disk: "DiskStore | None" = None,
         *,
         always_load: bool = False,
     ) -> None:
@@ -81,30 +87,38 @@ class KVTiers:
         if not keys or not self._pays():
             return 0
         count = 0
-        for key in keys:
+        for key in keys[: max(1, LOADED_BYTES // self._block_bytes)]:
             if not self._has(key):
                 break
             count += 1
+        if count and self.disk is not None:
+            on_disk = [key.hash for key in keys[:count] if not self._host_has(key)]
+            gone = self.disk.missing(on_disk)
+            count = next((i for i in range(count) if keys[i].hash in gone), count)
         return count
 
     def move(self, step: Step, memory: BlockMemory) -> bool:
-        """Make the saves of a step and then its loads. False, with none of the loads made, if one
-        of them cannot be: what is missing is then not found a second time."""
-        # Read first: what is saved may push out of a store what is to be loaded.
-        start = perf_counter()
-        loaded = [self._get(load.hash) for load in step.loads]
+        """Make the saves of a step and then its loads. False if one of these cannot be made: what
+        is missing is then not found a second time, and the step must not be computed."""
+        # What is saved may push out of the host's store what is to be loaded.
+        in_host = [None if self.host is None else self.host.get(load.hash) for load in step.loads]
         for save in step.saves:
             self.keep(save, memory.read_block(save.block_id))
-        if None in loaded:
-            self.counters.lost += loaded.count(None)
-            return False
-        for load, data in zip(step.loads, loaded, strict=True):
-            assert data is not None
+        start = perf_counter()
+        for load, data in zip(step.loads, in_host, strict=True):
+            if data is not None:
+                self.counters.loaded_from_host += 1
+            else:
+                data = self._from_disk(load.hash)
+                if data is None:
+                    self.counters.lost += 1
+                    return False
+                self.counters.loaded_from_disk += 1
             memory.write_block(load.block_id, data)
         if step.loads:
-            seconds = (perf_counter() - start) / len(step.loads)
-            self.load_seconds = _smoothed(self.load_seconds, seconds)
             self._load_time = perf_counter()
+            seconds = (self._load_time - start) / len(step.loads)
+            self.load_seconds = _smoothed(self.load_seconds, seconds)
         return True
 
     def keep(self, save: BlockSave, data: bytes) -> None:
@@ -140,15 +154,16 @@ class KVTiers:
         store's. What takes too long is left."""
         if self.disk is None:
             return
-        deadline = perf_counter() + CLOSING_SECONDS
+        deadline, now = perf_counter() + CLOSING_SECONDS, time.time()
         kept = ((save, memory.read_block(save.block_id)) for save in saves)
         more = [] if self.host is None else reversed(self.host.take_all())
-        for save, data in chain(kept, more):
+        for order, (save, data) in enumerate(chain(kept, more)):
             left = deadline - perf_counter()
             if left < 0:
                 break
             self.disk.make_room(left)
-            self.disk.put(save, data)
+            # What comes later was used before, also where it comes to who leaves the disk first.
+            self.disk.put(save, data, now - order * 1e-3)
         self.disk.close(max(1.0, deadline - perf_counter()))
 
     def _pays(self) -> bool:
@@ -159,21 +174,24 @@ class KVTiers:
         return self.load_seconds < self.compute_seconds * self._block_size
 
     def _has(self, key: BlockKey) -> bool:
-        if self.host is not None and self.host.has(key):
-            return True
-        return self.disk is not None and self.disk.has(key)
+        return self._host_has(key) or (self.disk is not None and self.disk.has(key))
 
-    def _get(self, block_hash: bytes) -> bytes | None:
-        data = None if self.host is None else self.host.get(block_hash)
-        if data is not None:
-            self.counters.loaded_from_host += 1
-        elif self.disk is not None:
-            data = self.disk.get(block_hash)
-            if data is not None and len(data) != self._block_bytes:
-                self.disk.forget(block_hash)
-                data = None
-            self.counters.loaded_from_disk += data is not None
+    def _host_has(self, key: BlockKey) -> bool:
+        return self.host is not None and self.host.has(key)
+
+    def _from_disk(self, block_hash: bytes) -> bytes | None:
+        if self.disk is None:
+            return None
+        data = self.disk.get(block_hash)
+        if data is not None and len(data) != self._block_bytes:
+            self.disk.forget(block_hash)
+            return None
         return data
+
+    def make_room(self, seconds: float) -> None:
+        """Let the disk catch up, no longer than so."""
+        if self.disk is not None:
+            self.disk.make_room(seconds)
 
 
 def _smoothed(before: float | None, seconds: float) -> float:
