@@ -57,7 +57,7 @@ def alone(loaded: Any) -> list[Answer]:
 
 BATCHED: dict[str, int] = {}
 CHUNKED = {"max_num_batched_tokens": 7}
-PREEMPTED = {"num_blocks": 8, "block_size": 8}
+PREEMPTED = {"num_blocks": 8, "block_size": 8, "admission_headroom": 0}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,10 @@ def test_from_what_is_stored(make_llm: Any, alone: list[Answer]) -> None:
 def test_among_four_samples(make_llm: Any, alone: list[Answer]) -> None:
     """Forked after one prefill, and copied on write as the prompt ends inside a block."""
     params = SamplingParams(n=4, temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2)
-    for settings in ({"num_blocks": 64}, {"num_blocks": 10, "block_size": 8}):
+    for settings in (
+        {"num_blocks": 64},
+        {"num_blocks": 10, "block_size": 8, "admission_headroom": 0},
+    ):
         llm = make_llm(**settings)
         found = answers(llm, (PROMPTS[0], PROMPTS[1]), [params, GREEDY])
         assert found == [alone[0]] * 4 + [alone[1]]

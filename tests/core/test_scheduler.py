@@ -93,6 +93,29 @@ def test_preempted_requests_give_the_same_tokens() -> None:
     assert bench.outputs == alone
 
 
+def test_room_is_left_for_those_who_run_to_grow() -> None:
+    """Two fit at first; both together grow to ten blocks, of which there are nine."""
+    preemptions = {}
+    for headroom in (0, 8, 1000):
+        bench = Bench(num_blocks=9, block_size=4, admission_headroom=headroom)
+        bench.add(*(make_request(name, 6, max_tokens=14) for name in "ab"))
+        bench.step()
+        assert len(bench.scheduler.running) == (2 if headroom <= 8 else 1)
+        bench.run()
+        preemptions[headroom] = bench.scheduler.counters.preemptions
+        assert all(len(output) == 14 for output in bench.outputs.values())
+    assert preemptions[0] > 0 == preemptions[1000]
+
+
+def test_what_runs_out_soon_needs_no_more_room_than_it_will_take() -> None:
+    bench = Bench(num_blocks=9, block_size=4, admission_headroom=1000)
+    bench.add(*(make_request(name, 6, max_tokens=2) for name in "abcd"))
+    bench.step()
+    assert len(bench.scheduler.running) == 4
+    bench.run()
+    assert bench.scheduler.counters.preemptions == 0
+
+
 def test_the_head_is_never_preempted() -> None:
     bench = Bench(num_blocks=9, block_size=4, prefix_caching=False)
     requests = [make_request(name, 6, max_tokens=20) for name in "abcd"]

@@ -45,6 +45,7 @@ class Machine(RuleBasedStateMachine):
         allocator=st.sampled_from(["paged", "paged", "paged", "max", "pow2", "oracle"]),
         tier_blocks=st.sampled_from([None, 1, 6, 40]),
         drafts=st.booleans(),
+        headroom=st.sampled_from([0, 0, 1, 7]),
     )
     def start(
         self,
@@ -58,6 +59,7 @@ class Machine(RuleBasedStateMachine):
         allocator,
         tier_blocks,
         drafts,
+        headroom,
     ) -> None:
         self.bench = Bench(
             num_blocks,
@@ -65,6 +67,7 @@ class Machine(RuleBasedStateMachine):
             max_model_len=min(num_blocks * block_size, 24),
             max_num_batched_tokens=budget,
             long_prefill_token_threshold=threshold,
+            admission_headroom=headroom,
             max_num_seqs=max_num_seqs,
             policy=policy,
             prefix_caching=prefix_caching,

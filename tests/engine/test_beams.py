@@ -16,6 +16,7 @@ from looseleaf import (
 )
 from looseleaf.compiled import compiled
 from looseleaf.core.invariants import check
+from looseleaf.text.detokenizer import IncrementalDetokenizer
 
 MakeLLM = Callable[..., LLM]
 Found = list[tuple[tuple[int, ...], float]]
@@ -69,7 +70,7 @@ def slow(llm: LLM, prompt: str, params: BeamSearchParams) -> Found:
         candidates.sort(key=lambda found: -found[1])
         live = []
         for tokens, logprob in candidates[: 2 * width]:
-            if tokens[-1] in end:
+            if tokens[-1] in end or stopped(llm, tokens, params.stop):
                 ended.append((tokens, logprob))
             elif len(live) < width:
                 live.append((tokens, logprob))
@@ -84,6 +85,12 @@ def slow(llm: LLM, prompt: str, params: BeamSearchParams) -> Found:
     return sorted([*ended, *live], key=lambda found: -score(*found))[:width]
 
 
+def stopped(llm: LLM, tokens: tuple[int, ...], stop: tuple[str, ...]) -> bool:
+    decoder = IncrementalDetokenizer(llm.get_tokenizer(), stop=stop, continues_text=True)
+    decoder.append(tokens)
+    return decoder.stopped is not None
+
+
 def run(llm: LLM, prompts: list[str], params: BeamSearchParams) -> list[Found]:
     return [
         [(beam.token_ids, beam.cumulative_logprob) for beam in output.sequences]
@@ -95,6 +102,7 @@ SEARCHES = {
     "wide": BeamSearchParams(beam_width=4, max_tokens=12, ignore_eos=True),
     "one beam": BeamSearchParams(beam_width=1, max_tokens=12, ignore_eos=True),
     "ends": BeamSearchParams(beam_width=3, max_tokens=15, stop_token_ids=frozenset(range(60, 110))),
+    "ends at a string": BeamSearchParams(beam_width=3, max_tokens=15, stop=("ab", "e", "o")),
     "ends early": BeamSearchParams(
         beam_width=3,
         max_tokens=15,
@@ -116,7 +124,9 @@ def test_as_the_slow_search(make_llm: MakeLLM, name: str) -> None:
     assert [run(caching, [prompt], params)[0] for prompt in PROMPTS] == expected
     assert run(caching, PROMPTS, params) == expected
     assert run(plain, PROMPTS, params) == expected
-    tight = make_llm(block_size=8, kv_cache_memory=12 * 8 * 300, max_num_batched_tokens=20)
+    tight = make_llm(
+        block_size=8, kv_cache_memory=12 * 8 * 300, max_num_batched_tokens=20, admission_headroom=0
+    )
     assert run(tight, PROMPTS, params) == expected
     if name == "wide":
         assert tight.engine.scheduler.counters.preemptions > 0

@@ -74,7 +74,7 @@ def test_penalties_do_not_depend_on_company_chunks_cache_or_preemption(
     cached = make_llm()
     assert run(cached, params) == alone
     assert run(cached, params) == alone  # all prompts found stored
-    tight = make_llm(block_size=8, kv_cache_memory=9 * 8 * 300)
+    tight = make_llm(block_size=8, kv_cache_memory=9 * 8 * 300, admission_headroom=0)
     assert run(tight, params) == alone
     assert tight.engine.scheduler.counters.preemptions > 0
 

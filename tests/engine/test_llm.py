@@ -12,7 +12,7 @@ from looseleaf.core.scheduler import Scheduler
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPTS = ["hello", "a longer prompt with more tokens in it", "hello there", "x", "hello"]
 # 16 blocks of 4 tokens: too few for all prompts at once.
-SMALL = {"block_size": 4, "kv_cache_memory": 16 * 4 * F16_BYTES_PER_TOKEN}
+SMALL = {"admission_headroom": 0, "block_size": 4, "kv_cache_memory": 16 * 4 * F16_BYTES_PER_TOKEN}
 
 native = pytest.mark.skipif(compiled() is None, reason="the compiled part is not installed")
 

@@ -17,7 +17,7 @@ def expected(server: Any, params: BeamSearchParams) -> list[str]:
     """The texts of the same search, run by hand on the server's engine."""
 
     def search(engine: Any) -> list[tuple[int, ...]]:
-        found = BeamSearch(engine, "by-hand", PROMPT, params, frozenset())
+        found = BeamSearch(engine, "by-hand", PROMPT, params, frozenset(), server.context.tokenizer)
         found.start()
         while not found.finished:
             found.update(engine.step())
@@ -118,6 +118,24 @@ def test_others_are_answered_beside_a_search(searcher: Any) -> None:
         assert found == (alone if name.startswith("plain") else searched)
 
 
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_string_ends_a_beam(searcher: Any, include: bool) -> None:
+    request = body(n=3, use_beam_search=True, max_tokens=12)
+    whole = searcher.http().post("/v1/completions", json=request).json()
+    text = whole["choices"][0]["text"]
+    stop = text[2:4]
+    more = {"stop": [stop], "include_stop_str_in_output": include}
+    answer = searcher.http().post("/v1/completions", json=request | more).json()
+    stopped = [choice for choice in answer["choices"] if choice["finish_reason"] == "stop"]
+    assert stopped
+    for choice in stopped:
+        assert choice["stop_reason"] == stop
+        assert choice["text"].count(stop) == include
+        assert choice["text"].endswith(stop) == include
+    for choice in answer["choices"]:
+        assert (choice in stopped) or stop not in choice["text"]
+
+
 def test_a_client_that_leaves_ends_its_search(start_server: Any) -> None:
     server = start_server(next_token=None, step_seconds=0.01)
     with server.http().stream(
@@ -135,7 +153,6 @@ def test_a_client_that_leaves_ends_its_search(start_server: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("stop", ["x"]),
         ("logprobs", 1),
         ("echo", True),
         ("presence_penalty", 0.5),

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from looseleaf.core.errors import LooseleafError
-from looseleaf.text.detokenizer import IncrementalDetokenizer
+from looseleaf.text.detokenizer import IncrementalDetokenizer, completes_stop
 from looseleaf.text.tokenizer import Tokenizer
 
 END = 266
@@ -196,3 +196,16 @@ def test_c086_text_that_continues_a_prompt_keeps_its_space(
 def test_empty_stop_strings_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(LooseleafError, match="empty"):
         IncrementalDetokenizer(tokenizer, stop=["a", ""])
+
+
+@given(ids=token_ids, stop=st.lists(letters, min_size=1, max_size=3))
+def test_the_token_that_completes_a_stop_string_is_known_from_the_last_ones(
+    tokenizer: Tokenizer, ids: list[int], stop: list[str]
+) -> None:
+    detokenizer = IncrementalDetokenizer(tokenizer, stop=stop, continues_text=True)
+    for count in range(1, len(ids) + 1):
+        detokenizer.append(ids[count - 1 : count])
+        found = detokenizer.stopped is not None
+        assert completes_stop(tokenizer, ids[:count], stop) == found
+        if found:
+            return

@@ -159,6 +159,7 @@ def test_markers_do_not_cross_between_prompts(tiny_model: Path) -> None:
         kv_cache_memory=20 * block_bytes,
         swap_space=30 * block_bytes,
         preemption_mode="swap",
+        admission_headroom=0,
     ) as llm:
         for _ in range(3):
             outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
@@ -181,6 +182,7 @@ def test_a_full_swap_space_falls_back_to_computing(tiny_model: Path, num_blocks:
             max_model_len=100,
             kv_cache_memory=memory * block_bytes,
             swap_space=swap * block_bytes,
+            admission_headroom=0,
         ) as llm:
             outputs = llm.generate(prompts, params, use_tqdm=False)
             found.append([output.outputs for output in outputs])

@@ -20,6 +20,8 @@ class Engine:
     def __init__(self, request: Request) -> None:
         torch.set_num_threads(request.threads)
         self._model = AutoModelForCausalLM.from_pretrained(request.model, dtype=torch.float32)
+        # What a request's own settings leave out or set to None is taken from here.
+        self._model.generation_config.eos_token_id = None
 
     def warm(self, job: Job) -> None:
         self._prefix = DynamicCache(config=self._model.config)

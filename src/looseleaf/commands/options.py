@@ -122,6 +122,14 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "half of --max-num-batched-tokens)",
     )
     scheduling.add_argument(
+        "--admission-headroom",
+        type=int,
+        default=DEFAULTS.admission_headroom,
+        metavar="TOKENS",
+        help="admit a request only if each running one could grow by so much; 0 admits whatever "
+        "fits, which may be preempted soon",
+    )
+    scheduling.add_argument(
         "--scheduling-policy",
         choices=tuple(POLICIES),
         default=DEFAULTS.scheduling_policy,
@@ -274,6 +282,7 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=options.max_model_len,
         long_prefill_token_threshold=options.long_prefill_token_threshold,
+        admission_headroom=options.admission_headroom,
         kv_cache_memory=options.kv_cache_memory,
         kv_allocator=options.kv_allocator,
         pin_budget=options.pin_budget,

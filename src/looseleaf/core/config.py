@@ -42,13 +42,16 @@ class SchedulerConfig:
 
     `long_prefill_token_threshold` is the most tokens of a step that prompts longer than itself may
     take, all of them together, while shorter work could use the rest; what nobody else needs they
-    get all the same. None means half the token budget.
+    get all the same. None means half the token budget. A request joins others only where it and
+    they could all grow by `admission_headroom` tokens: who joins too early is soon preempted, and
+    computed again.
     """
 
     max_model_len: int
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 512
     long_prefill_token_threshold: int | None = None
+    admission_headroom: int = 0
     policy: str = "fcfs"
 
     def __post_init__(self) -> None:
@@ -59,6 +62,10 @@ class SchedulerConfig:
             max_num_batched_tokens="512 is a good start on a CPU",
             long_prefill_token_threshold="leave it out for half the token budget",
         )
+        if self.admission_headroom < 0:
+            raise ConfigError(
+                f"admission_headroom is {self.admission_headroom}, but it must be at least 0 tokens"
+            )
         if self.policy not in POLICIES:
             known = ", ".join(POLICIES)
             raise ConfigError(

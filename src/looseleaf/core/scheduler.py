@@ -313,6 +313,7 @@ class Scheduler:
             spare = 0
             if self.running:
                 spare = builder.promised_blocks + builder.outlook(request, target)[0]
+                spare += builder.growth((*self.running, request))
                 if request.num_preemptions:
                     spare += len(self.running)  # or it would soon have to go again
             reservation = self.allocator.reserve(request, target, attempt, spare)

@@ -1,6 +1,6 @@
 """A step in the making: who computes how many tokens, and what is left of the budget."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from looseleaf.core.allocator import Reservation
@@ -29,6 +29,7 @@ class StepBuilder:
         self.promised_blocks = 0
         self.promised_seats = 0
         self._long_limit = self._long_budget = config.long_prefill_tokens
+        self._headroom = config.admission_headroom
         self._block_size = block_size
         self._plans: dict[RequestId, _Plan] = {}
         self._curbed: dict[RequestId, Request] = {}
@@ -81,6 +82,15 @@ class StepBuilder:
         rest = blocks_for(request.num_tokens, self._block_size)
         num_children = len(request.children)
         return rest - blocks_for(num_stored, self._block_size) + num_children, num_children
+
+    def growth(self, requests: Iterable[Request]) -> int:
+        """Blocks they need until each has grown by `admission_headroom` tokens, or ended."""
+        total = 0
+        for request in requests if self._headroom else ():
+            length = request.num_tokens
+            most = min(length + self._headroom, request.max_total_tokens)
+            total += blocks_for(most, self._block_size) - blocks_for(length, self._block_size)
+        return total
 
     def curbed(self) -> Iterator[tuple[Request, int]]:
         """Long prompts of this step or left out of it, each with the tokens it has so far."""

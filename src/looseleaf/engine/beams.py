@@ -17,6 +17,8 @@ from looseleaf.core.request import FinishReason, Request, RequestId, Status
 from looseleaf.core.step import Update
 from looseleaf.engine.engine import Engine
 from looseleaf.sampling.params import SamplingParams
+from looseleaf.text.detokenizer import completes_stop
+from looseleaf.text.tokenizer import Tokenizer
 
 MAX_WIDTH = 10
 """Twice as many of the most likely tokens are listed with each draw."""
@@ -31,7 +33,7 @@ class BeamSearchParams:
     The search ends after `max_tokens`, and before that once `beam_width` answers have come to an
     end and no beam that goes on can do better; with `early_stopping`, as soon as there are so many.
     `ignore_eos` lets no answer end by itself. `stop_token_ids` end one like the model's own end
-    tokens.
+    tokens, and so does the token that completes one of `stop` in its text.
 
     Of `constraints` count `allowed_token_ids`, bad words, grammar and `min_tokens`: no beam goes
     where they forbid it, and scores stay those of the model.
@@ -43,6 +45,7 @@ class BeamSearchParams:
     early_stopping: bool = False
     ignore_eos: bool = False
     stop_token_ids: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
     constraints: SamplingParams | None = None
 
     def __post_init__(self) -> None:
@@ -62,12 +65,14 @@ class BeamSearchParams:
 
 @dataclass(frozen=True, slots=True)
 class BeamAnswer:
-    """`score` is what answers are ranked by."""
+    """`score` is what answers are ranked by. `at_stop` says that a stop string ended it, and not a
+    token of its own."""
 
     token_ids: tuple[int, ...]
     cumulative_logprob: float
     score: float
     finish_reason: FinishReason
+    at_stop: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +95,7 @@ class BeamSearch:
     prompt_token_ids: Sequence[int]
     params: BeamSearchParams
     end_token_ids: frozenset[int]
+    tokenizer: Tokenizer
     priority: int = 0
     extra_keys: ExtraKeys = ()
     finished: bool = False
@@ -159,6 +165,8 @@ class BeamSearch:
             token_ids = (*parent.token_ids, token_id)
             if token_id in self.end_token_ids:
                 self._end(token_ids, logprob, FinishReason.STOP)
+            elif self._stops(token_ids):
+                self._end(token_ids, logprob, FinishReason.STOP, at_stop=True)
             elif len(chosen) < width:
                 chosen.append((_Beam(token_ids, logprob), parent))
         self.answers.sort(key=lambda answer: -answer.score)
@@ -201,9 +209,22 @@ class BeamSearch:
     def _score(self, logprob: float, length: int) -> float:
         return float(logprob / length**self.params.length_penalty)
 
-    def _end(self, token_ids: tuple[int, ...], logprob: float, reason: FinishReason) -> None:
+    def _stops(self, token_ids: tuple[int, ...]) -> bool:
+        asked = self.params.constraints
+        if asked is not None and len(token_ids) < asked.min_tokens:
+            return False
+        return completes_stop(self.tokenizer, token_ids, self.params.stop)
+
+    def _end(
+        self,
+        token_ids: tuple[int, ...],
+        logprob: float,
+        reason: FinishReason,
+        *,
+        at_stop: bool = False,
+    ) -> None:
         score = self._score(logprob, len(token_ids))
-        self.answers.append(BeamAnswer(token_ids, logprob, score, reason))
+        self.answers.append(BeamAnswer(token_ids, logprob, score, reason, at_stop))
 
     def _request(self, beam: _Beam) -> Request:
         beam.request_id = RequestId(f"{self.name}/beam-{next(self._ids)}")

@@ -166,6 +166,7 @@ class LLM:
                 check_token_ids(self._tokenize(prompt), tokenizer.vocab_size),
                 params,
                 end,
+                tokenizer,
             )
             for prompt in items
         ]
@@ -184,15 +185,17 @@ class LLM:
             BeamSearchOutput(
                 prompt if isinstance(prompt, str) else None,
                 tuple(search.prompt_token_ids),
-                tuple(self._beam_output(answer) for answer in search.answers),
+                tuple(self._beam_output(answer, params.stop) for answer in search.answers),
             )
             for prompt, search in zip(items, searches, strict=True)
         ]
 
-    def _beam_output(self, answer: "BeamAnswer") -> BeamOutput:
-        stopped = answer.finish_reason is FinishReason.STOP
-        shown = answer.token_ids[:-1] if stopped else answer.token_ids
-        decoder = IncrementalDetokenizer(self.stack.tokenizer, continues_text=True)
+    def _beam_output(self, answer: "BeamAnswer", stop: tuple[str, ...]) -> BeamOutput:
+        at_token = answer.finish_reason is FinishReason.STOP and not answer.at_stop
+        shown = answer.token_ids[:-1] if at_token else answer.token_ids
+        decoder = IncrementalDetokenizer(
+            self.stack.tokenizer, stop=stop if answer.at_stop else (), continues_text=True
+        )
         return BeamOutput(
             decoder.append(shown) + decoder.finish(),
             answer.token_ids,

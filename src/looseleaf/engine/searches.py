@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.request import FinishReason, RequestId
 from looseleaf.core.step import Update
-from looseleaf.engine.beams import BeamSearch
+from looseleaf.engine.beams import BeamAnswer, BeamSearch
 from looseleaf.engine.groups import Group
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,17 @@ class Searches:
         return answers
 
 
+def _reason(answer: BeamAnswer) -> FinishReason:
+    """STOP is for a last token that is no part of the text. Of a stop string it is, and the group,
+    which knows where it is cut, finds the string."""
+    return FinishReason.LENGTH if answer.at_stop else answer.finish_reason
+
+
 def _answers(group: Group, search: BeamSearch) -> list[Update]:
     """A sample's for each answer, the best first; those that there are no answers for failed."""
     group.request.num_cached_tokens = search.num_cached_tokens
     found = [
-        Update(sample.request_id, answer.token_ids, finish_reason=answer.finish_reason)
+        Update(sample.request_id, answer.token_ids, finish_reason=_reason(answer))
         for sample, answer in zip(group.samples, search.answers, strict=False)
     ]
     missing = group.samples[len(found) :]

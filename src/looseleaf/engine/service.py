@@ -144,6 +144,7 @@ class EngineService:
             group.prompt_token_ids,
             params,
             params.end_token_ids(self.tokenizer.eos_token_ids),
+            self.tokenizer,
             priority=group.request.priority,
             extra_keys=group.request.extra_keys,
         )

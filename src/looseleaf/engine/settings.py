@@ -54,6 +54,7 @@ class EngineSettings:
     max_num_batched_tokens: int = 512
     max_model_len: int | None = None
     long_prefill_token_threshold: int | None = None
+    admission_headroom: int = 64
     kv_cache_memory: int | str | None = None
     kv_cache_dtype: str = "auto"
     kv_allocator: str = "paged"
@@ -134,6 +135,7 @@ class EngineSettings:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
+            admission_headroom=self.admission_headroom,
             policy=self.scheduling_policy,
         )
 

@@ -187,7 +187,6 @@ class GenerationRequest(Struct, kw_only=True):
         if not self.use_beam_search:
             return None
         for name, asked in (
-            ("stop", params.stop),
             ("logprobs", params.logprobs is not None),
             ("echo", getattr(self, "echo", False)),
             ("logit_bias", params.logit_bias),
@@ -205,6 +204,7 @@ class GenerationRequest(Struct, kw_only=True):
                 early_stopping=self.early_stopping,
                 ignore_eos=self.ignore_eos,
                 stop_token_ids=params.stop_token_ids,
+                stop=params.stop,
                 constraints=params,
             )
         except LooseleafError as error:

@@ -104,6 +104,23 @@ class IncrementalDetokenizer:
         return text[:num_shown]
 
 
+def completes_stop(tokenizer: Tokenizer, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
+    """Whether the last of the tokens completes a stop string; reads as few as that takes."""
+    if not stop or not token_ids or tokenizer.is_special(token_ids[-1]):
+        return False
+    last = tokenizer.token_bytes(token_ids[-1])
+    needed = len(last) + max(len(string.encode()) for string in stop)
+    before = b""
+    for token_id in reversed(token_ids[:-1]):
+        if len(before) + len(last) >= needed:
+            break
+        if not tokenizer.is_special(token_id):
+            before = tokenizer.token_bytes(token_id) + before
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    earlier = decoder.decode(before)
+    return _first_to_end(earlier + decoder.decode(last), stop, len(earlier)) is not None
+
+
 def _first_to_end(text: str, stop: Sequence[str], after: int) -> tuple[int, str] | None:
     """Where the first stop string to end beyond `after` starts, and which it is."""
     matches = [

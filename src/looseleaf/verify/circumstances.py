@@ -134,6 +134,8 @@ def _middle_of_a_block(length: int, block_size: int) -> int:
 
 CACHED: dict[str, Any] = {"enable_prefix_caching": True}
 
+TIGHT: dict[str, Any] = {"admission_headroom": 0}
+
 SWAPPING: dict[str, Any] = {"swap_space": "256MiB", "preemption_mode": "swap"}
 
 BASELINE = Circumstance("alone", alone, {"threads": 1})
@@ -151,9 +153,9 @@ CIRCUMSTANCES = (
     Circumstance("prefix stored in full", cached(lambda length, _: length), CACHED),
     Circumstance("prefix stored in part", cached(_whole_blocks), CACHED),
     Circumstance("prefix stored to the middle of a block", cached(_middle_of_a_block), CACHED),
-    Circumstance("preempted and computed again", preempted, CACHED, blocks=1.5),
-    Circumstance("preempted, nothing stored", preempted, {}, blocks=1.5),
-    Circumstance("preempted and swapped", swapped, CACHED | SWAPPING, blocks=1.5),
+    Circumstance("preempted and computed again", preempted, CACHED | TIGHT, blocks=1.5),
+    Circumstance("preempted, nothing stored", preempted, TIGHT, blocks=1.5),
+    Circumstance("preempted and swapped", swapped, CACHED | TIGHT | SWAPPING, blocks=1.5),
     Circumstance("prefix restored from disk after a restart", restored, CACHED, before=alone),
     Circumstance("tokens guessed", guessed),
     Circumstance("in blocks of 8", in_company, CACHED | {"block_size": 8}),

@@ -80,7 +80,12 @@ class Recorder:
     def _search(self, case: Case) -> BeamSearch:
         assert case.beams is not None
         return BeamSearch(
-            self._llm.engine, f"{case.name}-{next(self._ids)}", case.prompt, case.beams, frozenset()
+            self._llm.engine,
+            f"{case.name}-{next(self._ids)}",
+            case.prompt,
+            case.beams,
+            frozenset(),
+            self._llm.get_tokenizer(),
         )
 
     def _of_output(self, case: Case, output: RequestOutput) -> Answer:
