@@ -96,7 +96,7 @@ def test_program_and_weights_can_be_read_apart(tmp_path: Path) -> None:
     with GGUFFile(tmp_path / "m.gguf") as file:
         config, program = load_program(file)
         weights = load_weights(file, config, program)
-    assert "linear(b17, output.weight)" in str(program)
+    assert "linear(b18, output.weight)" in str(program)
     assert all(weights[name].shape == shape for name, shape in program.weights)
 
 

@@ -16,11 +16,13 @@ def page(p: Recorder, c: ModelConfig) -> None:
         q, k = p.rope(q, c.rope), p.rope(k, c.rope)
         p.write_kv(i, k, v)
         a = p.paged_attention(i, q, scale=c.attention_scale, window=c.window(i))
+        if i == c.num_layers - 1:  # the keys and values of all tokens are stored
+            x, a = p.sampled_rows(x), p.sampled_rows(a)
         x = p.add(x, p.linear(a, f"blk.{i}.attn_output"))
         h = p.rms_norm(x, f"blk.{i}.ffn_norm", c.norm_eps)
         g = p.silu_mul(p.linear(h, f"blk.{i}.ffn_gate"), p.linear(h, f"blk.{i}.ffn_up"))
         x = p.add(x, p.linear(g, f"blk.{i}.ffn_down"))
-    x = p.rms_norm(p.sampled_rows(x), "output_norm", c.norm_eps)
+    x = p.rms_norm(x, "output_norm", c.norm_eps)
     p.logits(p.linear(x, "output" if p.has("output") else "token_embd"))
 
 
