@@ -302,6 +302,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -338,10 +342,29 @@ class ChatLogprobs(Struct, kw_only=True):
     refusal: None = None
 
 
+class CalledFunction(Struct, kw_only=True):
+    """`arguments` is JSON text."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCall(Struct, kw_only=True):
+    """Whole, or a piece of one: then `index` says of which, and the first has id and name."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: CalledFunction
+
+
 class ChatMessage(Struct, kw_only=True):
     role: str = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, kw_only=True):
@@ -364,6 +387,9 @@ class ChatCompletion(Struct, kw_only=True):
 class ChatDelta(Struct, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, kw_only=True):
