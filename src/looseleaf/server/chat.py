@@ -1,7 +1,7 @@
 """POST /v1/chat/completions."""
 
 import time
-import uuid
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from looseleaf.engine.groups import Delta, Sample
 from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.context import ServerContext
+from looseleaf.server.details import TimingsWriter, answer_id, prompt_logprobs_of
 from looseleaf.server.generation import Generation
 from looseleaf.server.logprobs import chat_logprobs
 from looseleaf.server.protocol import (
@@ -20,6 +21,7 @@ from looseleaf.server.protocol import (
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
+    ChatLogprobs,
     ChatMessage,
     ChatRequest,
     ToolCall,
@@ -28,31 +30,39 @@ from looseleaf.server.protocol import (
 from looseleaf.server.stream import respond
 from looseleaf.server.turns import Replies, Turn, prepare_turn, whole_reply
 from looseleaf.text.reply import CallDelta, Said
-from looseleaf.text.tokenizer import Tokenizer
 
 
 async def chat_completions(context: ServerContext, request: Request) -> Response:
     body = await read_body(request, context.max_body_bytes)
-    fields, turn = await off_loop(work_of(body), _prepare, context, body)
+    fields, turn, name = await off_loop(work_of(body), _prepare, context, body)
     generation = turn.start(context)
-    return await respond(request, fields, generation, ChatFormat(context.tokenizer, fields, turn))
+    form = ChatFormat(context, fields, turn, generation, name)
+    return await respond(request, fields, generation, form)
 
 
-def _prepare(context: ServerContext, body: bytes) -> tuple[ChatRequest, Turn]:
+def _prepare(context: ServerContext, body: bytes) -> tuple[ChatRequest, Turn, str]:
     fields = decode(body, ChatRequest)
-    return fields, prepare_turn(context, fields)
+    return fields, prepare_turn(context, fields), answer_id("chatcmpl", fields.request_id)
 
 
 class ChatFormat:
     """`stream.AnswerFormat` for one request."""
 
-    def __init__(self, tokenizer: Tokenizer, fields: ChatRequest, turn: Turn) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        context: ServerContext,
+        fields: ChatRequest,
+        turn: Turn,
+        generation: Generation,
+        answer_id: str,
+    ) -> None:
+        self._tokenizer = context.tokenizer
+        self._fields = fields
         self._turn = turn
+        self._timings = TimingsWriter(context, fields, generation, fields.n)
         self._replies = Replies(turn)
-        self._logprobs = fields.logprobs
         self._model = fields.model
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._id = answer_id
         self._created = int(time.time())
 
     def whole(self, generation: Generation) -> ChatCompletion:
@@ -63,6 +73,15 @@ class ChatFormat:
             model=self._model,
             choices=choices,
             usage=generation.usage(),
+            prompt_logprobs=(
+                UNSET
+                if self._fields.prompt_logprobs is None
+                else prompt_logprobs_of(
+                    self._tokenizer, generation.groups[0], self._fields.prompt_logprobs
+                )
+            ),
+            prompt_token_ids=self._turn.token_ids if self._fields.return_token_ids else UNSET,
+            timings=self._timings.beside(choices),
         )
 
     def _choice(self, index: int, sample: Sample) -> ChatChoice:
@@ -84,22 +103,33 @@ class ChatFormat:
                 reasoning_content=reasoning,
                 tool_calls=calls or UNSET,
             ),
-            logprobs=(
-                chat_logprobs(self._tokenizer, sample.token_ids, sample.logprobs)
-                if self._logprobs
-                else None
-            ),
+            logprobs=self._logprobs(sample),
             finish_reason=reply.finish_reason,
             stop_reason=sample.stop_reason,
+            token_ids=self._token_ids(sample.token_ids),
         )
 
+    def _logprobs(self, news: Sample | Delta) -> ChatLogprobs | None:
+        if not self._fields.logprobs:
+            return None
+        as_ids = self._fields.return_tokens_as_token_ids
+        return chat_logprobs(self._tokenizer, news.token_ids, news.logprobs, as_ids=as_ids)
+
+    def _token_ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
+        return list(token_ids) if self._fields.return_token_ids else UNSET
+
     def chunk(self, choices: list[msgspec.Struct], usage: Usage | UnsetType | None) -> ChatChunk:
+        told: list[ChatChunkChoice] = choices  # type: ignore[assignment]
+        opens = any(choice.delta.role is not UNSET for choice in told)
+        with_prompt = opens and self._fields.return_token_ids
         return ChatChunk(
             id=self._id,
             created=self._created,
             model=self._model,
-            choices=choices,  # type: ignore[arg-type]
+            choices=told,
             usage=usage,
+            prompt_token_ids=self._turn.token_ids if with_prompt else UNSET,
+            timings=self._timings.beside(told),
         )
 
     def opening(self, generation: Generation, index: int) -> ChatChunkChoice:
@@ -107,12 +137,15 @@ class ChatFormat:
 
     def piece(self, index: int, delta: Delta) -> ChatChunkChoice | None:
         said = self._replies.feed(index, delta)
-        logprobs = None
-        if self._logprobs and delta.token_ids:
-            logprobs = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
-        elif not said:
+        tells_tokens = self._fields.logprobs or self._fields.return_token_ids
+        if not (said or (tells_tokens and delta.token_ids)):
             return None
-        return ChatChunkChoice(index=index, delta=_chat_delta(said), logprobs=logprobs)
+        return ChatChunkChoice(
+            index=index,
+            delta=_chat_delta(said),
+            logprobs=self._logprobs(delta) if delta.token_ids else None,
+            token_ids=self._token_ids(delta.token_ids),
+        )
 
     def closing(self, index: int, delta: Delta) -> ChatChunkChoice:
         return ChatChunkChoice(

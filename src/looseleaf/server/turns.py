@@ -5,9 +5,10 @@ An endpoint puts its request into a `ChatRequest` and its messages into OpenAI's
 the same for all of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import FinishReason
@@ -15,10 +16,15 @@ from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.groups import Delta, Sample
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.context import ServerContext
+from looseleaf.server.details import last_text, last_tokens, prompt_limit
 from looseleaf.server.errors import invalid
 from looseleaf.server.generation import Generation
+from looseleaf.server.plan import ReplyPlan
 from looseleaf.server.protocol import ChatRequest
-from looseleaf.text.reply import PlainReply, ReplyParser, Said
+from looseleaf.server.tools import ToolUse, tool_use
+from looseleaf.text.dialects import Dialect
+from looseleaf.text.reply import ReplyParser, Said
+from looseleaf.text.tool_prompt import knows_tools, with_tools_as_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +136,14 @@ def prepare_turn(
     context.check_model(fields.model)
     if fields.top_logprobs and not fields.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    use = tool_use(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls)
     newer = fields.max_completion_tokens is not None
     params = fields.sampling_params(
         context.tokenizer,
         context.grammars,
         max_tokens=fields.max_completion_tokens if newer else fields.max_tokens,
         logprobs=fields.top_logprobs if fields.logprobs else None,
+        prompt_logprobs=fields.prompt_logprobs,
         names={
             "logprobs": "top_logprobs",
             "max_tokens": "max_completion_tokens" if newer else "max_tokens",
@@ -143,6 +151,41 @@ def prepare_turn(
         },
     )
     extra_keys = fields.extra_keys()
+    template = context.chat_template.source(has_tools=use is not None)
+    dialect = context.replies.dialect(template)
+    prompt = _prompt(context, fields, use, None if knows_tools(template) else dialect)
+    token_ids = _tokens(context, fields, prompt, names.get("messages", "messages"))
+    plan = ReplyPlan.of(context, fields, use, dialect, prompt, params.structured_outputs)
+    params = plan.constrained(context, params)
+    return Turn(
+        token_ids,
+        params,
+        extra_keys,
+        fields.beam_params(params, fields.n),
+        fields.priority,
+        fields.continue_final_message,
+        plan.new_parser,
+    )
+
+
+def _tokens(context: ServerContext, fields: ChatRequest, prompt: str, param: str) -> list[int]:
+    asked = fields.max_completion_tokens
+    limit = prompt_limit(context, fields, fields.max_tokens if asked is None else asked)
+    if limit is None:
+        context.check_length(prompt, param)
+    tokenizer = context.tokenizer
+    text = last_text(tokenizer, prompt, limit)
+    if fields.add_special_tokens is False:
+        token_ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    else:
+        token_ids = tokenizer.encode_chat(text)
+    return last_tokens(token_ids, limit, tokenizer.bos_token_id)
+
+
+def _prompt(
+    context: ServerContext, fields: ChatRequest, use: ToolUse | None, dialect: Dialect | None
+) -> str:
+    """With a `dialect`, tools are told in the messages, because the template knows none."""
     if "chat_template" in fields.chat_template_kwargs:
         raise invalid(
             "chat_template is not supported: the template is the model's; a request cannot bring "
@@ -155,31 +198,18 @@ def prepare_turn(
             "is either complete or to be continued",
             "continue_final_message",
         )
-    if fields.tools:
-        raise invalid("tools is not supported: leave it out", "tools")
-    if fields.tool_choice not in (None, "none", "auto"):
-        raise invalid("tool_choice is not supported: leave it out", "tool_choice")
-    prompt = context.chat_template.render(
-        fields.messages,
+    tools = [] if use is None else use.tools
+    messages: Sequence[Mapping[str, Any]] = fields.messages
+    if dialect is not None:
+        messages, tools = with_tools_as_text(messages, tools, dialect), []
+    return context.chat_template.render(
+        messages,
         add_generation_prompt=(
             not fields.continue_final_message
             if fields.add_generation_prompt is None
             else fields.add_generation_prompt
         ),
         continue_final_message=fields.continue_final_message,
+        tools=tools,
         extra=fields.chat_template_kwargs,
-    )
-    context.check_length(prompt, names.get("messages", "messages"))
-    if fields.add_special_tokens is False:
-        token_ids = context.tokenizer.encode(prompt, add_special=False, parse_special=True)
-    else:
-        token_ids = context.tokenizer.encode_chat(prompt)
-    return Turn(
-        token_ids,
-        params,
-        extra_keys,
-        fields.beam_params(params, fields.n),
-        fields.priority,
-        fields.continue_final_message,
-        PlainReply,
     )
