@@ -29,6 +29,7 @@ FLAGS = {
     "serve": (
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
         *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--timings"),
         *ENGINE_FLAGS,
     ),
     "chat": ("--model", "--system", "--verbose", *SAMPLING_FLAGS, *ENGINE_FLAGS),

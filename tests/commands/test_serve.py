@@ -13,6 +13,7 @@ import pytest
 from tiny_gguf import EXECUTOR
 
 from looseleaf.engine.build import Stack
+from looseleaf.server.replies import ReplySettings
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -56,6 +57,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "access_log": False,
         "max_body_bytes": 16 * 2**20,
         "shutdown_seconds": 30,
+        "replies": ReplySettings(),
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -73,6 +75,8 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--scheduling-policy", "priority", "--long-prefill-token-threshold", "5"),
         *("--enable-log-requests", "--max-body-bytes", "1MiB", "--shutdown-timeout", "7"),
         *("--kv-cache-dtype", "f32", "--activations", "f32", "--threads", "3"),
+        *("--no-enable-auto-tool-choice", "--tool-call-parser", "mistral"),
+        *("--reasoning-parser", "qwen3", "--timings"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
@@ -85,6 +89,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "access_log": True,
         "max_body_bytes": 2**20,
         "shutdown_seconds": 7,
+        "replies": ReplySettings(False, "mistral", "qwen3", True),
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)

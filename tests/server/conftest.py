@@ -26,6 +26,7 @@ from looseleaf.executors.scripted import NextToken, ScriptedExecutor
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
+from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
@@ -68,6 +69,18 @@ def tiny_tokenizer() -> Tokenizer:
 def alphabet(request_id: str, position: int) -> int:
     """a, b, c, ... by position; each sample of a prompt begins one letter later."""
     return ord("a") + (position + int(request_id.rpartition("/")[2])) % 26
+
+
+class Says:
+    """For `next_token`: every request is answered with this text, and then the end token."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = [*text.encode(), END]
+        self._starts: dict[str, int] = {}
+
+    def __call__(self, request_id: str, position: int) -> int:
+        start = self._starts.setdefault(request_id, position)
+        return self._tokens[min(position - start, len(self._tokens) - 1)]
 
 
 class Paced:
@@ -188,6 +201,11 @@ StartServer = Callable[..., RunningServer]
 
 
 @pytest.fixture
+def says() -> type[Says]:
+    return Says
+
+
+@pytest.fixture
 def start_server() -> Iterator[StartServer]:
     running: list[RunningServer] = []
 
@@ -205,6 +223,7 @@ def start_server() -> Iterator[StartServer]:
         model_names: tuple[str, ...] = (MODEL,),
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         access_log: bool = False,
+        replies: ReplySettings = DEFAULT_REPLIES,
         sockets: list[socket.socket] | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
@@ -231,6 +250,7 @@ def start_server() -> Iterator[StartServer]:
             memory,
             Metrics(model_names[0], memory),
             max_body_bytes,
+            replies,
         )
         server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
         result = RunningServer(context, executor, server, sockets=sockets)

@@ -48,7 +48,8 @@ def test_c100_null_is_omitted_for_every_field(server: Any, chat_body: Any) -> No
     names = """
         n stop seed logprobs top_logprobs stream stream_options tools tool_choice logit_bias
         temperature top_p top_k min_p response_format max_completion_tokens priority cache_salt
-        presence_penalty frequency_penalty chat_template chat_template_kwargs stop_token_ids
+        parallel_tool_calls include_reasoning truncate_prompt_tokens return_token_ids request_id
+        timings presence_penalty frequency_penalty chat_template chat_template_kwargs stop_token_ids
         ignore_eos add_generation_prompt continue_final_message prompt_logprobs
     """
     client = server.http()
@@ -73,10 +74,8 @@ def test_c100_null_is_omitted_for_every_field(server: Any, chat_body: Any) -> No
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
-        ("prompt_logprobs", 0),
-        ("truncate_prompt_tokens", 5),
+        ("functions", [{"name": "f"}]),
+        ("function_call", {"name": "f"}),
         ("echo", True),
         ("best_of", 2),
         ("chat_template", "{% for _ in range(10**9) %}x{% endfor %}"),

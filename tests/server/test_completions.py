@@ -201,7 +201,7 @@ def test_logprobs_lists(server: Any) -> None:
     assert logprobs.text_offset == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("name", "value"), [("suffix", "x"), ("truncate_prompt_tokens", 5)])
+@pytest.mark.parametrize(("name", "value"), [("suffix", "x"), ("tools", [1])])
 def test_not_supported(server: Any, name: str, value: Any) -> None:
     answer = server.http().post(
         "/v1/completions", json={"model": "tiny", "prompt": "x", name: value}

@@ -19,6 +19,7 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
 from looseleaf.engine.llm import LLM
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES
+from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -26,6 +27,8 @@ from looseleaf.server.run import (
     bind,
     run_server,
 )
+from looseleaf.text.dialects import DIALECTS
+from looseleaf.text.reasoning import REASONING_PARSERS
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +83,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute a beginning of prompts at the start and keep its KV blocks: a text, or chat "
         "messages as a JSON list; may be repeated; needs --pin-budget",
     )
+    _add_replies(parser)
     add_engine(parser)
+
+
+def _add_replies(parser: argparse.ArgumentParser) -> None:
+    replies = parser.add_argument_group("replies")
+    replies.add_argument(
+        "--enable-auto-tool-choice",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULT_REPLIES.auto_tool_choice,
+        help="let the model choose whether to call tools; without it, only forced calls",
+    )
+    replies.add_argument(
+        "--tool-call-parser",
+        choices=tuple(DIALECTS),
+        help="how the model writes tool calls (default: by the marks in its chat template, hermes "
+        "where there are none)",
+    )
+    replies.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_PARSERS,
+        default=DEFAULT_REPLIES.reasoning_parser,
+        help="tell <think>...</think> apart from the answer",
+    )
+    replies.add_argument(
+        "--timings",
+        action="store_true",
+        help="put llama-server's timings into every answer, not only where a request asks for them",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -105,6 +136,12 @@ def run(options: argparse.Namespace) -> None:
             max_body_bytes=options.max_body_bytes,
             shutdown_seconds=options.shutdown_timeout,
             sockets=[listener],
+            replies=ReplySettings(
+                auto_tool_choice=options.enable_auto_tool_choice,
+                tool_call_parser=options.tool_call_parser,
+                reasoning_parser=options.reasoning_parser,
+                timings=options.timings,
+            ),
         )
 
 

@@ -38,15 +38,11 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "json_schema": (),
     "kv_transfer_params": ({},),
     "modalities": (["text"], []),
-    "prompt_logprobs": (),
     "regex": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "structural_tag": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "truncate_prompt_tokens": (),
     "vllm_xargs": ({},),
 }
 
@@ -54,16 +50,13 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
 IGNORED = frozenset(
     {
         "audio",
-        "include_reasoning",
         "metadata",
         "moderation",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
         "reasoning_effort",
-        "request_id",
         "safety_identifier",
         "service_tier",
         "spaces_between_special_tokens",
@@ -76,9 +69,14 @@ IGNORED = frozenset(
 
 _ADVICE = {
     "chat_template": "the template is the model's; a request cannot bring its own",
+    "function_call": "it has become tool_choice",
+    "functions": "they have become tools",
 }
 
-_GRAMMAR_NAMES = (b'"response_format"', b'"structured_outputs"', b'"guided_')
+_GRAMMAR_NAMES = (
+    *(b'"response_format"', b'"structured_outputs"', b'"guided_'),
+    *(b'"tool_choice"', b'"strict"'),
+)
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _logged_names: set[str] = set()

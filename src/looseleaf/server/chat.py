@@ -1,166 +1,176 @@
 """POST /v1/chat/completions."""
 
 import time
-import uuid
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from looseleaf.core.hashing import ExtraKeys
-from looseleaf.engine.beams import BeamSearchParams
-from looseleaf.engine.groups import Delta
-from looseleaf.sampling.params import SamplingParams
+from looseleaf.engine.groups import Delta, Sample
 from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.context import ServerContext
-from looseleaf.server.errors import invalid
+from looseleaf.server.details import TimingsWriter, answer_id, prompt_logprobs_of
 from looseleaf.server.generation import Generation
 from looseleaf.server.logprobs import chat_logprobs
 from looseleaf.server.protocol import (
+    CalledFunction,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
     ChatCompletion,
     ChatDelta,
+    ChatLogprobs,
     ChatMessage,
     ChatRequest,
+    ToolCall,
     Usage,
 )
 from looseleaf.server.stream import respond
-from looseleaf.text.tokenizer import Tokenizer
-
-
-class Prepared(NamedTuple):
-    fields: ChatRequest
-    token_ids: list[int]
-    params: SamplingParams
-    extra_keys: ExtraKeys
-    beams: BeamSearchParams | None
+from looseleaf.server.turns import Replies, Turn, prepare_turn, whole_reply
+from looseleaf.text.reply import CallDelta, Said
 
 
 async def chat_completions(context: ServerContext, request: Request) -> Response:
     body = await read_body(request, context.max_body_bytes)
-    prepared = await off_loop(work_of(body), prepare, context, body)
-    fields = prepared.fields
-    generation = Generation(
-        context,
-        [prepared.token_ids],
-        prepared.params,
-        priority=fields.priority,
-        extra_keys=prepared.extra_keys,
-        continues_text=fields.continue_final_message,
-        beams=prepared.beams,
-    )
-    return await respond(request, fields, generation, ChatFormat(context.tokenizer, fields))
+    fields, turn, name = await off_loop(work_of(body), _prepare, context, body)
+    generation = turn.start(context)
+    form = ChatFormat(context, fields, turn, generation, name)
+    return await respond(request, fields, generation, form)
 
 
-def prepare(context: ServerContext, body: bytes) -> Prepared:
-    """Everything up to the engine. Waits for nothing and may run in any thread."""
+def _prepare(context: ServerContext, body: bytes) -> tuple[ChatRequest, Turn, str]:
     fields = decode(body, ChatRequest)
-    context.check_model(fields.model)
-    if fields.top_logprobs and not fields.logprobs:
-        raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
-    newer = fields.max_completion_tokens is not None
-    params = fields.sampling_params(
-        context.tokenizer,
-        context.grammars,
-        max_tokens=fields.max_completion_tokens if newer else fields.max_tokens,
-        logprobs=fields.top_logprobs if fields.logprobs else None,
-        names={
-            "logprobs": "top_logprobs",
-            "max_tokens": "max_completion_tokens" if newer else "max_tokens",
-        },
-    )
-    extra_keys = fields.extra_keys()
-    if "chat_template" in fields.chat_template_kwargs:
-        raise invalid(
-            "chat_template is not supported: the template is the model's; a request cannot bring "
-            "its own",
-            "chat_template_kwargs",
-        )
-    if fields.continue_final_message and fields.add_generation_prompt:
-        raise invalid(
-            "continue_final_message and add_generation_prompt exclude each other: the last message "
-            "is either complete or to be continued",
-            "continue_final_message",
-        )
-    prompt = context.chat_template.render(
-        fields.messages,
-        add_generation_prompt=(
-            not fields.continue_final_message
-            if fields.add_generation_prompt is None
-            else fields.add_generation_prompt
-        ),
-        continue_final_message=fields.continue_final_message,
-        extra=fields.chat_template_kwargs,
-    )
-    context.check_length(prompt, "messages")
-    if fields.add_special_tokens is False:
-        token_ids = context.tokenizer.encode(prompt, add_special=False, parse_special=True)
-    else:
-        token_ids = context.tokenizer.encode_chat(prompt)
-    return Prepared(fields, token_ids, params, extra_keys, fields.beam_params(params, fields.n))
+    return fields, prepare_turn(context, fields), answer_id("chatcmpl", fields.request_id)
 
 
 class ChatFormat:
     """`stream.AnswerFormat` for one request."""
 
-    def __init__(self, tokenizer: Tokenizer, fields: ChatRequest) -> None:
-        self._tokenizer = tokenizer
-        self._logprobs = fields.logprobs
+    def __init__(
+        self,
+        context: ServerContext,
+        fields: ChatRequest,
+        turn: Turn,
+        generation: Generation,
+        answer_id: str,
+    ) -> None:
+        self._tokenizer = context.tokenizer
+        self._fields = fields
+        self._turn = turn
+        self._timings = TimingsWriter(context, fields, generation, fields.n)
+        self._replies = Replies(turn)
         self._model = fields.model
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._id = answer_id
         self._created = int(time.time())
 
     def whole(self, generation: Generation) -> ChatCompletion:
-        choices = [
-            ChatChoice(
-                index=index,
-                message=ChatMessage(content=sample.text),
-                logprobs=(
-                    chat_logprobs(self._tokenizer, sample.token_ids, sample.logprobs)
-                    if self._logprobs
-                    else None
-                ),
-                finish_reason=sample.finish_reason and sample.finish_reason.value,
-                stop_reason=sample.stop_reason,
-            )
-            for index, sample in enumerate(generation.samples)
-        ]
+        choices = [self._choice(index, sample) for index, sample in enumerate(generation.samples)]
         return ChatCompletion(
             id=self._id,
             created=self._created,
             model=self._model,
             choices=choices,
             usage=generation.usage(),
+            prompt_logprobs=(
+                UNSET
+                if self._fields.prompt_logprobs is None
+                else prompt_logprobs_of(
+                    self._tokenizer, generation.groups[0], self._fields.prompt_logprobs
+                )
+            ),
+            prompt_token_ids=self._turn.token_ids if self._fields.return_token_ids else UNSET,
+            timings=self._timings.beside(choices),
         )
 
+    def _choice(self, index: int, sample: Sample) -> ChatChoice:
+        reply = whole_reply(self._turn, sample)
+        reasoning = reply.reasoning or UNSET
+        calls = [
+            ToolCall(
+                id=call.call_id,
+                type="function",
+                function=CalledFunction(name=call.name, arguments=call.arguments),
+            )
+            for call in reply.calls
+        ]
+        return ChatChoice(
+            index=index,
+            message=ChatMessage(
+                content=reply.content or (None if calls else ""),
+                reasoning=reasoning,
+                reasoning_content=reasoning,
+                tool_calls=calls or UNSET,
+            ),
+            logprobs=self._logprobs(sample),
+            finish_reason=reply.finish_reason,
+            stop_reason=sample.stop_reason,
+            token_ids=self._token_ids(sample.token_ids),
+        )
+
+    def _logprobs(self, news: Sample | Delta) -> ChatLogprobs | None:
+        if not self._fields.logprobs:
+            return None
+        as_ids = self._fields.return_tokens_as_token_ids
+        return chat_logprobs(self._tokenizer, news.token_ids, news.logprobs, as_ids=as_ids)
+
+    def _token_ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
+        return list(token_ids) if self._fields.return_token_ids else UNSET
+
     def chunk(self, choices: list[msgspec.Struct], usage: Usage | UnsetType | None) -> ChatChunk:
+        told: list[ChatChunkChoice] = choices  # type: ignore[assignment]
+        opens = any(choice.delta.role is not UNSET for choice in told)
+        with_prompt = opens and self._fields.return_token_ids
         return ChatChunk(
             id=self._id,
             created=self._created,
             model=self._model,
-            choices=choices,  # type: ignore[arg-type]
+            choices=told,
             usage=usage,
+            prompt_token_ids=self._turn.token_ids if with_prompt else UNSET,
+            timings=self._timings.beside(told),
         )
 
     def opening(self, generation: Generation, index: int) -> ChatChunkChoice:
         return ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
 
     def piece(self, index: int, delta: Delta) -> ChatChunkChoice | None:
-        logprobs = None
-        if self._logprobs and delta.token_ids:
-            logprobs = chat_logprobs(self._tokenizer, delta.token_ids, delta.logprobs)
-        elif not delta.text:
+        said = self._replies.feed(index, delta)
+        tells_tokens = self._fields.logprobs or self._fields.return_token_ids
+        if not (said or (tells_tokens and delta.token_ids)):
             return None
-        return ChatChunkChoice(index=index, delta=ChatDelta(content=delta.text), logprobs=logprobs)
+        return ChatChunkChoice(
+            index=index,
+            delta=_chat_delta(said),
+            logprobs=self._logprobs(delta) if delta.token_ids else None,
+            token_ids=self._token_ids(delta.token_ids),
+        )
 
     def closing(self, index: int, delta: Delta) -> ChatChunkChoice:
         return ChatChunkChoice(
             index=index,
             delta=ChatDelta(),
-            finish_reason=delta.finish_reason and delta.finish_reason.value,
+            finish_reason=self._replies.finish_reason(index, delta.finish_reason),
             stop_reason=delta.stop_reason,
         )
+
+
+def _chat_delta(said: Said) -> ChatDelta:
+    reasoning = said.reasoning or UNSET
+    return ChatDelta(
+        content=said.content or (UNSET if said else ""),
+        reasoning=reasoning,
+        reasoning_content=reasoning,
+        tool_calls=[_piece_of_call(delta) for delta in said.calls] or UNSET,
+    )
+
+
+def _piece_of_call(delta: CallDelta) -> ToolCall:
+    begins = delta.call_id is not None
+    return ToolCall(
+        index=delta.index,
+        id=delta.call_id or UNSET,
+        type="function" if begins else UNSET,
+        function=CalledFunction(name=delta.name or UNSET, arguments=delta.arguments),
+    )

@@ -2,13 +2,12 @@
 
 import math
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +18,14 @@ from looseleaf.engine.groups import Delta, Sample
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.context import ServerContext
+from looseleaf.server.details import (
+    TimingsWriter,
+    answer_id,
+    last_text,
+    last_tokens,
+    prompt_limit,
+    prompt_logprobs_of,
+)
 from looseleaf.server.errors import invalid
 from looseleaf.server.generation import Generation
 from looseleaf.server.logprobs import CompletionLogprobsWriter, Echo, prompt_logprobs
@@ -28,6 +35,7 @@ from looseleaf.server.protocol import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
+    PromptLogprob,
     Usage,
 )
 from looseleaf.server.stream import respond
@@ -47,6 +55,7 @@ class Prepared(NamedTuple):
     extra_keys: ExtraKeys
     echoes: list[Echo]
     beams: BeamSearchParams | None
+    answer_id: str
 
 
 async def completions(context: ServerContext, request: Request) -> Response:
@@ -61,7 +70,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         continues_text=True,
         beams=prepared.beams,
     )
-    form = CompletionFormat(context.tokenizer, prepared)
+    form = CompletionFormat(context, prepared, generation)
     return await respond(request, prepared.fields, generation, form)
 
 
@@ -84,7 +93,7 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         context.grammars,
         max_tokens=DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens,
         logprobs=fields.logprobs,
-        prompt_logprobs=fields.logprobs if fields.echo else None,
+        prompt_logprobs=_most(fields.prompt_logprobs, fields.logprobs if fields.echo else None),
     )
     beams = fields.beam_params(params, best_of)
     if best_of > fields.n:
@@ -97,10 +106,11 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
             f"but one request may ask for at most {MAX_CHOICES}: send several",
             "prompt",
         )
+    limit = prompt_limit(context, fields, params.max_tokens)
     for prompt in prompts:
-        if isinstance(prompt, str):
+        if isinstance(prompt, str) and limit is None:
             context.check_length(prompt, "prompt")
-    tokens = [_tokens(context.tokenizer, prompt, fields) for prompt in prompts]
+    tokens = [_tokens(context.tokenizer, prompt, fields, limit) for prompt in prompts]
     return Prepared(
         fields,
         [token_ids for token_ids, _ in tokens],
@@ -108,7 +118,12 @@ def prepare(context: ServerContext, body: bytes) -> Prepared:
         extra_keys,
         [echo for _, echo in tokens if echo is not None],
         beams,
+        answer_id("cmpl", fields.request_id),
     )
+
+
+def _most(first: int | None, second: int | None) -> int | None:
+    return max((n for n in (first, second) if n is not None), default=None)
 
 
 def _best_of(params: SamplingParams, count: int) -> SamplingParams:
@@ -121,9 +136,18 @@ def _best_of(params: SamplingParams, count: int) -> SamplingParams:
 
 
 def _tokens(
-    tokenizer: Tokenizer, prompt: Prompt, fields: CompletionRequest
+    tokenizer: Tokenizer, prompt: Prompt, fields: CompletionRequest, limit: int | None
 ) -> tuple[list[int], Echo | None]:
-    """A text is echoed as it came; token ids as the text that an answer of them would be."""
+    """A text is echoed as it came; token ids as the text that an answer of them would be, and so is
+    what is left of a prompt that was cut to `limit` tokens."""
+    if limit is not None:
+        if isinstance(prompt, str):
+            prompt = tokenizer.encode(
+                last_text(tokenizer, prompt, limit),
+                add_special=fields.add_special_tokens is not False,
+                parse_special=True,
+            )
+        prompt = last_tokens(prompt, limit, tokenizer.bos_token_id)
     if not isinstance(prompt, str):
         skip_special = fields.skip_special_tokens
         return prompt, Echo.of(tokenizer, prompt, skip_special) if fields.echo else None
@@ -186,16 +210,22 @@ def best_samples(samples: Sequence[Sample], count: int) -> list[Sample]:
 class CompletionFormat:
     """`stream.AnswerFormat` for one request."""
 
-    def __init__(self, tokenizer: Tokenizer, prepared: Prepared) -> None:
+    def __init__(self, context: ServerContext, prepared: Prepared, generation: Generation) -> None:
         fields = prepared.fields
-        self._tokenizer = tokenizer
+        self._tokenizer = context.tokenizer
+        self._fields = fields
+        self._generation = generation
+        self._timings = TimingsWriter(
+            context, fields, generation, len(prepared.token_ids) * fields.n
+        )
+        self._told_prompt: set[int] = set()
         self._echoes = prepared.echoes
         self._n = fields.n
         self._echo = fields.echo
         self._logprobs = fields.logprobs is not None
         self._skip_special = fields.skip_special_tokens
         self._model = fields.model
-        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._id = prepared.answer_id
         self._created = int(time.time())
         self._writers: dict[int, CompletionLogprobsWriter] = {}
 
@@ -217,6 +247,9 @@ class CompletionFormat:
                     logprobs=logprobs,
                     finish_reason=sample.finish_reason and sample.finish_reason.value,
                     stop_reason=sample.stop_reason,
+                    prompt_logprobs=self._prompt_logprobs_of(index),
+                    prompt_token_ids=self._prompt_token_ids(index),
+                    token_ids=self._token_ids(sample.token_ids),
                 )
             )
         return self.chunk([*choices], generation.usage())
@@ -228,21 +261,51 @@ class CompletionFormat:
             model=self._model,
             choices=choices,  # type: ignore[arg-type]
             usage=usage,
+            timings=self._timings.beside(choices),  # type: ignore[arg-type]
         )
+
+    def _prompt_token_ids(self, index: int) -> list[int] | UnsetType:
+        """With the first that is told of a choice."""
+        if not self._fields.return_token_ids or index in self._told_prompt:
+            return UNSET
+        self._told_prompt.add(index)
+        return self._generation.groups[index // self._n].prompt_token_ids
+
+    def _token_ids(self, token_ids: Sequence[int]) -> list[int] | UnsetType:
+        return list(token_ids) if self._fields.return_token_ids else UNSET
+
+    def _prompt_logprobs_of(self, index: int) -> list[dict[str, PromptLogprob] | None] | UnsetType:
+        num_top = self._fields.prompt_logprobs
+        if num_top is None:
+            return UNSET
+        group = self._generation.groups[index // self._n]
+        return prompt_logprobs_of(self._tokenizer, group, num_top)
 
     def opening(self, generation: Generation, index: int) -> CompletionChoice | None:
         if not self._echo:
             return None
         logprobs = self._prompt_logprobs(generation, index) if self._logprobs else None
-        return CompletionChoice(index=index, text=self._prompt_text(index), logprobs=logprobs)
+        return CompletionChoice(
+            index=index,
+            text=self._prompt_text(index),
+            logprobs=logprobs,
+            prompt_token_ids=self._prompt_token_ids(index),
+            token_ids=self._token_ids([]),
+        )
 
     def piece(self, index: int, delta: Delta) -> CompletionChoice | None:
         logprobs = None
         if self._logprobs and delta.token_ids:
             logprobs = self._writer(index).output(delta.token_ids, delta.logprobs)
-        elif not delta.text:
+        elif not (delta.text or (self._fields.return_token_ids and delta.token_ids)):
             return None
-        return CompletionChoice(index=index, text=delta.text, logprobs=logprobs)
+        return CompletionChoice(
+            index=index,
+            text=delta.text,
+            logprobs=logprobs,
+            prompt_token_ids=self._prompt_token_ids(index),
+            token_ids=self._token_ids(delta.token_ids),
+        )
 
     def closing(self, index: int, delta: Delta) -> CompletionChoice:
         return CompletionChoice(
@@ -262,8 +325,9 @@ class CompletionFormat:
             self._tokenizer,
             group.prompt_token_ids,
             group.prompt_logprobs,
-            group.prompt_top,
+            [top[: self._fields.logprobs] for top in group.prompt_top],
             offsets,
+            as_ids=self._fields.return_tokens_as_token_ids,
         )
 
     def _writer(self, index: int) -> CompletionLogprobsWriter:
@@ -272,6 +336,7 @@ class CompletionFormat:
                 self._tokenizer,
                 skip_special=self._skip_special,
                 offset=len(self._prompt_text(index)) if self._echo else 0,
+                as_ids=self._fields.return_tokens_as_token_ids,
             )
         return self._writers[index]
 

@@ -15,7 +15,7 @@ from looseleaf.engine.service import EngineDeadError
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import ApiError, unavailable
-from looseleaf.server.protocol import PromptTokensDetails, Usage
+from looseleaf.server.protocol import PromptTokensDetails, Timings, Usage
 
 
 @dataclass(slots=True)
@@ -92,6 +92,30 @@ class Generation:
             completion_tokens=output,
             total_tokens=prompt + output,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        )
+
+    def timings(self) -> Timings:
+        """So far. Of several prompts, the tokens of all and the longest times."""
+        usage = self.usage()
+        prompt_ms = predicted_ms = 0.0
+        for group, meter in zip(self.groups, self._meters, strict=True):
+            scheduled = group.request.first_scheduled_time
+            if scheduled is not None and meter.first:
+                first, last = min(meter.first.values()), max(meter.last.values())
+                prompt_ms = max(prompt_ms, 1000 * (first - scheduled))
+                predicted_ms = max(predicted_ms, 1000 * (last - first))
+        cached = usage.prompt_tokens_details.cached_tokens
+        computed, predicted = usage.prompt_tokens - cached, usage.completion_tokens
+        return Timings(
+            cache_n=cached,
+            prompt_n=computed,
+            prompt_ms=prompt_ms,
+            prompt_per_token_ms=prompt_ms / computed,
+            prompt_per_second=1000 * computed / prompt_ms if prompt_ms else 0.0,
+            predicted_n=predicted,
+            predicted_ms=predicted_ms,
+            predicted_per_token_ms=predicted_ms / predicted if predicted else 0.0,
+            predicted_per_second=1000 * predicted / predicted_ms if predicted_ms else 0.0,
         )
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:

@@ -11,40 +11,55 @@ from looseleaf.text.tokenizer import Tokenizer
 
 
 def chat_logprobs(
-    tokenizer: Tokenizer, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
+    tokenizer: Tokenizer,
+    token_ids: Sequence[int],
+    logprobs: Sequence[TokenLogprobs | None],
+    *,
+    as_ids: bool = False,
 ) -> ChatLogprobs:
-    """One entry for each token, whether or not it shows in the text."""
+    """One entry for each token, whether or not it shows in the text; `as_ids` names them so."""
     return ChatLogprobs(
         content=[
-            _chat_entry(tokenizer, token_id, entry)
+            _chat_entry(tokenizer, token_id, entry, as_ids)
             for token_id, entry in zip(token_ids, logprobs, strict=True)
             if entry is not None
         ]
     )
 
 
-def _chat_entry(tokenizer: Tokenizer, token_id: int, entry: TokenLogprobs) -> TokenLogprob:
+def _chat_entry(
+    tokenizer: Tokenizer, token_id: int, entry: TokenLogprobs, as_ids: bool
+) -> TokenLogprob:
+    def spelt(token_id: int, data: bytes) -> str:
+        return _as_id(token_id) if as_ids else data.decode(errors="replace")
+
     data = tokenizer.token_bytes(token_id)
     top = []
     for other, logprob in entry.top:
         other_data = tokenizer.token_bytes(other)
         top.append(
             TopLogprob(
-                token=other_data.decode(errors="replace"),
+                token=spelt(other, other_data),
                 logprob=logprob,
                 bytes=list(other_data),
             )
         )
     return TokenLogprob(
-        token=data.decode(errors="replace"),
+        token=spelt(token_id, data),
         logprob=entry.logprob,
         bytes=list(data),
         top_logprobs=top,
     )
 
 
-def token_name(tokenizer: Tokenizer, token_id: int) -> str:
+def _as_id(token_id: int) -> str:
+    return f"token_id:{token_id}"
+
+
+def token_name(tokenizer: Tokenizer, token_id: int, as_ids: bool = False) -> str:
     """A token as text; a part of a character as `bytes:\\xf0\\x9f`, so that no two look alike."""
+    if as_ids:
+        return _as_id(token_id)
     data = tokenizer.token_bytes(token_id)
     try:
         return data.decode()
@@ -84,13 +99,15 @@ def prompt_logprobs(
     logprobs: Sequence[float],
     top: Sequence[Top],
     offsets: Sequence[int],
+    *,
+    as_ids: bool = False,
 ) -> CompletionLogprobs:
     """The lists of an echoed prompt. Nothing comes before the first token, so it has no
     log-probability. `top` is empty if it was not asked for."""
     result = _empty()
     values = [None, *map(TokenLogprobs, logprobs, top or [()] * len(logprobs))]
     for token_id, entry, offset in zip(token_ids, values, offsets, strict=True):
-        _add(result, tokenizer, token_id, entry, offset)
+        _add(result, tokenizer, token_id, entry, offset, as_ids)
     return result
 
 
@@ -101,8 +118,11 @@ class CompletionLogprobsWriter:
     them are those of the prompt, if it is echoed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool, offset: int = 0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special: bool, offset: int = 0, as_ids: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
+        self._as_ids = as_ids
         self._skip_special = skip_special
         self._decoder = _decoder()
         self._offset = offset
@@ -112,7 +132,7 @@ class CompletionLogprobsWriter:
     ) -> CompletionLogprobs:
         result = _empty()
         for token_id, entry in zip(token_ids, logprobs, strict=True):
-            _add(result, self._tokenizer, token_id, entry, self._offset)
+            _add(result, self._tokenizer, token_id, entry, self._offset, self._as_ids)
             if not (self._skip_special and self._tokenizer.is_special(token_id)):
                 data = self._tokenizer.token_bytes(token_id)
                 self._offset += len(self._decoder.decode(data))
@@ -125,8 +145,9 @@ def _add(
     token_id: int,
     entry: TokenLogprobs | None,
     offset: int,
+    as_ids: bool,
 ) -> None:
-    name = token_name(tokenizer, token_id)
+    name = token_name(tokenizer, token_id, as_ids)
     result.tokens.append(name)
     result.text_offset.append(offset)
     if entry is None:
@@ -134,7 +155,7 @@ def _add(
         result.top_logprobs.append(None)
         return
     result.token_logprobs.append(entry.logprob)
-    top = {token_name(tokenizer, i): logprob for i, logprob in entry.top}
+    top = {token_name(tokenizer, i, as_ids): logprob for i, logprob in entry.top}
     top.setdefault(name, entry.logprob)
     result.top_logprobs.append(top)
 

@@ -92,6 +92,12 @@ class GenerationRequest(Struct, kw_only=True):
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool = False
+    prompt_logprobs: Integer | None = None
+    truncate_prompt_tokens: Integer | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    request_id: str | None = None
+    timings: bool = False
 
     def sampling_params(
         self,
@@ -109,6 +115,8 @@ class GenerationRequest(Struct, kw_only=True):
         """
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options needs stream: true", "stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise invalid("prompt_logprobs cannot be streamed: leave one out", "prompt_logprobs")
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         if len(stop) > MAX_STOP_STRINGS:
             raise invalid(
@@ -176,7 +184,7 @@ class GenerationRequest(Struct, kw_only=True):
         except LooseleafError as error:
             # Its messages begin with the name of the parameter at fault.
             name, _, rest = str(error).partition(" ")
-            name = names.get(name, name)
+            name = names.get(name, name.replace("prompt_top_", "prompt_"))
             if name.startswith("structured_outputs"):
                 raise invalid(str(error), "structured_outputs") from None
             known = name in self.__struct_fields__
@@ -189,6 +197,7 @@ class GenerationRequest(Struct, kw_only=True):
         for name, asked in (
             ("logprobs", params.logprobs is not None),
             ("echo", getattr(self, "echo", False)),
+            ("prompt_logprobs", self.prompt_logprobs is not None),
             ("logit_bias", params.logit_bias),
             ("presence_penalty", params.presence_penalty),
             ("frequency_penalty", params.frequency_penalty),
@@ -302,6 +311,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -323,6 +336,26 @@ class Usage(Struct, kw_only=True):
     prompt_tokens_details: PromptTokensDetails
 
 
+class PromptLogprob(Struct, kw_only=True):
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+class Timings(Struct, kw_only=True):
+    """As llama-server has them: tokens of the prompt found stored, computed, and generated."""
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+
+
 class TopLogprob(Struct, kw_only=True):
     token: str
     logprob: float
@@ -338,10 +371,29 @@ class ChatLogprobs(Struct, kw_only=True):
     refusal: None = None
 
 
+class CalledFunction(Struct, kw_only=True):
+    """`arguments` is JSON text."""
+
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCall(Struct, kw_only=True):
+    """Whole, or a piece of one: then `index` says of which, and the first has id and name."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: CalledFunction
+
+
 class ChatMessage(Struct, kw_only=True):
     role: str = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, kw_only=True):
@@ -350,6 +402,7 @@ class ChatChoice(Struct, kw_only=True):
     logprobs: ChatLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(Struct, kw_only=True):
@@ -359,11 +412,17 @@ class ChatCompletion(Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class ChatDelta(Struct, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, kw_only=True):
@@ -372,6 +431,7 @@ class ChatChunkChoice(Struct, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(Struct, kw_only=True):
@@ -381,6 +441,8 @@ class ChatChunk(Struct, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class CompletionLogprobs(Struct, kw_only=True):
@@ -396,6 +458,9 @@ class CompletionChoice(Struct, kw_only=True):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(Struct, kw_only=True):
@@ -407,6 +472,7 @@ class Completion(Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class ModelCard(Struct, kw_only=True):

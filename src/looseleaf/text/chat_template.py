@@ -54,6 +54,11 @@ class ChatTemplate:
         """The names of the templates there are; a single one is called `default`."""
         return tuple(self._sources)
 
+    def source(self, *, has_tools: bool) -> str:
+        """The text of the template that `render` would use; "" where there is none to use."""
+        name = "tool_use" if has_tools and "tool_use" in self._sources else "default"
+        return self._sources.get(name, "")
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -18,7 +18,7 @@ MAX_CHOICES = 1000
 MAX_MESSAGE_CHARS = 300
 
 
-_JSON: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
+JSON_OPTIONS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
 """Between the parts of JSON: a space, or a line break and what indents the next line. Small models
 that may put any white space there put it there without end."""
 
@@ -57,13 +57,13 @@ class Grammars:
         matcher = llguidance.LLMatcher
         try:
             if asked.json is not None:
-                grammar = matcher.grammar_from_json_schema(_schema(asked.json), _JSON)
+                grammar = matcher.grammar_from_json_schema(schema_of(asked.json), JSON_OPTIONS)
             elif asked.json_object:
-                grammar = matcher.grammar_from_json_schema({"type": "object"}, _JSON)
+                grammar = matcher.grammar_from_json_schema({"type": "object"}, JSON_OPTIONS)
             elif asked.regex is not None:
                 grammar = matcher.grammar_from_regex(asked.regex)
             elif asked.choice is not None:
-                grammar = matcher.grammar_from_lark(_choices(asked.choice))
+                grammar = matcher.grammar_from_lark(f"start: {choices(asked.choice)}")
             else:
                 assert asked.grammar is not None
                 grammar = matcher.grammar_from_lark(asked.grammar)
@@ -125,7 +125,8 @@ def _short(message: str) -> str:
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[:MAX_MESSAGE_CHARS]}..."
 
 
-def _schema(schema: str | Mapping[str, Any]) -> str:
+def schema_of(schema: str | Mapping[str, Any]) -> str:
+    """As JSON text. Raises GrammarError."""
     if not isinstance(schema, str):
         return json.dumps(schema)
     try:
@@ -137,10 +138,11 @@ def _schema(schema: str | Mapping[str, Any]) -> str:
     return schema
 
 
-def _choices(choices: Sequence[str]) -> str:
-    if not 1 <= len(choices) <= MAX_CHOICES:
+def choices(texts: Sequence[str]) -> str:
+    """One of them, in Lark's notation."""
+    if not 1 <= len(texts) <= MAX_CHOICES:
         raise GrammarError(
-            f"structured_outputs: choice has {len(choices)} texts, but it must have between 1 and "
+            f"structured_outputs: choice has {len(texts)} texts, but it must have between 1 and "
             f"{MAX_CHOICES}"
         )
-    return "start: " + " | ".join(json.dumps(text) for text in choices)
+    return " | ".join(json.dumps(text) for text in texts)

@@ -17,7 +17,8 @@ def normalized(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Role `developer` becomes `system`. Absent or null content becomes "", a list of text parts
     their concatenation. Arguments of tool calls, JSON text in the OpenAI protocol, become the
-    object that templates expect. Other keys are left for the template.
+    object that templates expect, and no text an empty one; no calls are as if they were not
+    mentioned. Other keys are left for the template.
 
     Raises TemplateError for unknown roles, for content other than text and for tool calls that are
     not a list of objects. What it repeats of a message is short.
@@ -38,8 +39,9 @@ def _normalized(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
         "role": "system" if role == "developer" else role,
         "content": _text(index, message.get("content")),
     }
-    if message.get("tool_calls"):
-        result["tool_calls"] = _tool_calls(index, message["tool_calls"])
+    calls = result.pop("tool_calls", None)
+    if calls:
+        result["tool_calls"] = _tool_calls(index, calls)
     return result
 
 
@@ -97,7 +99,7 @@ def _object_or_none(text: str) -> dict[str, Any] | None:
     """None for anything but a JSON object: a model may have written broken JSON in its turn, and
     JSON that is nested too deeply is as good as broken."""
     try:
-        value = json.loads(text)
+        value = json.loads(text.strip() or "{}")
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -1,0 +1,151 @@
+"""Tools with the real model and the official client: its template knows none, so they are told in
+the system message."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
+
+SECONDS = 120
+MODEL = "smollm2-135m"
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"enum": ["Rome", "Oslo", "Lima"]},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 7},
+                },
+                "required": ["city", "days"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "get_time",
+            "parameters": {
+                "type": "object",
+                "properties": {"zone": {"enum": ["UTC", "CET"]}},
+                "required": ["zone"],
+                "additionalProperties": False,
+            },
+        },
+    },
+]
+NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
+QUESTION = {"role": "user", "content": "How is the weather in Rome over the next three days?"}
+
+
+@pytest.fixture(scope="module")
+def client(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    log = tmp_path_factory.mktemp("tools") / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "looseleaf", "serve", MODEL, "--port", "0"),
+                *("--max-model-len", "2048", "--kv-cache-memory", "200MiB"),
+                *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+        )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while (found := re.search(r" at (http://\S+)/v1; KV", log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        with OpenAI(base_url=f"{found[1]}/v1", api_key="none", timeout=SECONDS) as made:
+            yield made
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def calls_of(client: OpenAI, stream: bool, **more: Any) -> tuple[list[tuple[str, str]], str | None]:
+    """Names and arguments, and the finish reason."""
+    fields: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [QUESTION],
+        "tools": TOOLS,
+        "temperature": 0,
+        "max_tokens": 200,
+        **more,
+    }
+    if not stream:
+        (choice,) = client.chat.completions.create(**fields).choices
+        assert choice.message.content is None
+        made = choice.message.tool_calls or []
+        return [(c.function.name, c.function.arguments) for c in made], choice.finish_reason
+    calls: list[list[str]] = []
+    reason = None
+    for chunk in client.chat.completions.create(**fields, stream=True):
+        (choice,) = chunk.choices
+        assert not choice.delta.content
+        for piece in choice.delta.tool_calls or []:
+            if piece.id:
+                calls.append([piece.function.name, ""])
+            calls[piece.index][1] += piece.function.arguments
+        reason = choice.finish_reason or reason
+    return [(name, arguments) for name, arguments in calls], reason
+
+
+def check(name: str, arguments: str) -> None:
+    """That the arguments are of the schema."""
+    value = json.loads(arguments)
+    if name == "get_weather":
+        assert set(value) == {"city", "days"}
+        assert value["city"] in ("Rome", "Oslo", "Lima")
+        assert 1 <= value["days"] <= 7
+    else:
+        assert name == "get_time"
+        assert value in ({"zone": "UTC"}, {"zone": "CET"})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_named_call(client: OpenAI, stream: bool) -> None:
+    ((name, arguments),), reason = calls_of(client, stream, tool_choice=NAMED)
+    assert (name, reason) == ("get_weather", "tool_calls")
+    check(name, arguments)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_call(client: OpenAI, stream: bool) -> None:
+    more = {"tool_choice": "required", "parallel_tool_calls": False}
+    ((name, arguments),), reason = calls_of(client, stream, **more)
+    assert reason == "tool_calls"
+    check(name, arguments)
+
+
+def test_a_conversation_with_a_result(client: OpenAI) -> None:
+    fields: dict[str, Any] = {"model": MODEL, "tools": TOOLS, "temperature": 0, "max_tokens": 30}
+    first = client.chat.completions.create(**fields, messages=[QUESTION], tool_choice=NAMED)
+    said = first.choices[0].message
+    assert said.tool_calls is not None
+    result: Any = {
+        "role": "tool",
+        "tool_call_id": said.tool_calls[0].id,
+        "content": "Sunny, 24 degrees.",
+    }
+    messages: Any = [QUESTION, said.model_dump(), result]
+    second = client.chat.completions.create(**fields, messages=messages, tool_choice="none")
+    assert second.choices[0].message.content
+    assert second.choices[0].finish_reason in ("stop", "length")
+    assert second.usage is not None
+    assert second.usage.prompt_tokens > 40
