@@ -1,7 +1,8 @@
 """What the totals of passes say about multiply-adds, bytes and the roofline, worked out by hand.
 
-The tiny llama has 16 ops in a layer, at 1 and at 17, and in the second two more, sampled_rows after
-attention; then rms_norm (35), linear and logits. It is 32 wide, has 4 heads on 2 KV heads of 8, 48 in the feed-forward part, 96 tokens.
+The tiny llama has 16 ops in a layer, at 1 and at 17, and in the second two more, sampled_rows,
+after attention; then rms_norm (35), linear and logits. It is 32 wide, has 4 heads on 2 KV heads of
+8, 48 in the feed-forward part, 96 tokens.
 """
 
 from collections import Counter
