@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from looseleaf.text.chat_template import ChatTemplate
-
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BOS = 256
 USER = {"role": "user", "content": "hi"}
@@ -95,10 +93,12 @@ def test_c134_the_template_for_tools_is_taken_with_tools(start_server: Any, chat
 
     assert prompt(tools=tools) == "lookup hi"
     assert prompt() == prompt(tools=[]) == prompt(tools=tools, tool_choice="none") == "plain hi"
-    # Several, and none of them the default: the client is asked to choose.
-    only_named = ChatTemplate({"rag": "{{ messages }}", "other": "{{ messages }}"})
-    refusing = start_server(template={"rag": "x", "other": "y"})
-    assert only_named.names == ("rag", "other")
-    answer = refusing.http().post(CHAT, json=chat_body)
+
+
+def test_c134_templates_without_a_default_ask_for_a_choice(
+    start_server: Any, chat_body: Any
+) -> None:
+    server = start_server(template={"rag": "x", "other": "y"})
+    answer = server.http().post(CHAT, json=chat_body)
     assert answer.status_code == 400
     assert "rag, other" in answer.json()["error"]["message"]
