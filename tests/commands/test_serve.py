@@ -47,6 +47,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Stack, dict[s
 def test_defaults(call, served, tiny_model: Path) -> None:
     assert call("serve", str(tiny_model)).status == 0
     ((stack, how),) = served
+    assert len(how.pop("keys")) == 0
     assert how == {
         "model_names": [str(tiny_model)],
         "host": "127.0.0.1",
@@ -73,9 +74,11 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--scheduling-policy", "priority", "--long-prefill-token-threshold", "5"),
         *("--enable-log-requests", "--max-body-bytes", "1MiB", "--shutdown-timeout", "7"),
         *("--kv-cache-dtype", "f32", "--activations", "f32", "--threads", "3"),
+        *("--api-key", "sk-x"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
+    assert how.pop("keys").tenant(b"sk-x").label == "key-1"
     assert how == {
         "model_names": ["one", "two"],
         "host": "::1",
@@ -104,6 +107,18 @@ def test_the_model_may_be_an_option(call, served, tiny_model: Path) -> None:
     assert served[0][1]["model_names"] == [str(tiny_model)]
     outcome = call("serve", str(tiny_model), "--model", str(tiny_model))
     outcome.check_refused("given twice", "--model")
+
+
+def test_the_key_may_come_from_the_environment(
+    call, served, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "from-outside")
+    assert call("serve", str(tiny_model)).status == 0
+    assert call("serve", str(tiny_model), "--api-key", "one", "--api-key", "two").status == 0
+    first, second = (how["keys"] for _, how in served)
+    assert first.tenant(b"from-outside").label == "key-1"
+    assert second.tenant(b"from-outside") is None
+    assert [second.tenant(key).label for key in (b"one", b"two")] == ["key-1", "key-2"]
 
 
 @pytest.mark.parametrize("port", ["0", "1", "8080", "65535"])

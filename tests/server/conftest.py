@@ -24,6 +24,7 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.executors.scripted import NextToken, ScriptedExecutor
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
+from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.run import Server, make_server
@@ -205,6 +206,7 @@ def start_server() -> Iterator[StartServer]:
         model_names: tuple[str, ...] = (MODEL,),
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         access_log: bool = False,
+        keys: KeyRing = NO_KEYS,
         sockets: list[socket.socket] | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
@@ -231,6 +233,7 @@ def start_server() -> Iterator[StartServer]:
             memory,
             Metrics(model_names[0], memory),
             max_body_bytes,
+            keys,
         )
         server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
         result = RunningServer(context, executor, server, sockets=sockets)

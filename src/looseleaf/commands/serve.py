@@ -19,6 +19,7 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
 from looseleaf.engine.llm import LLM
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES
+from looseleaf.server.keys import KeyRing, key_ring
 from looseleaf.server.run import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -80,6 +81,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute a beginning of prompts at the start and keep its KV blocks: a text, or chat "
         "messages as a JSON list; may be repeated; needs --pin-budget",
     )
+    safety = parser.add_argument_group("safety")
+    safety.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="refuse whoever has none of these keys; may be repeated (default: VLLM_API_KEY of the "
+        "environment, if it is set)",
+    )
+    safety.add_argument(
+        "--api-keys-file",
+        type=Path,
+        metavar="FILE",
+        help="more keys, with labels and limits: YAML or JSON, a list of label, key, and as wanted "
+        "max_concurrent_requests, requests_per_minute, tokens_per_minute, weight, priority",
+    )
     add_engine(parser)
 
 
@@ -88,6 +105,7 @@ def run(options: argparse.Namespace) -> None:
         raise LooseleafError("the model is given twice: as MODEL and with --model; leave out one")
     given = options.model_option if options.model is None else options.model
     options.model = DEFAULTS.model if given is None else given
+    keys = _keys(options)
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
@@ -105,7 +123,13 @@ def run(options: argparse.Namespace) -> None:
             max_body_bytes=options.max_body_bytes,
             shutdown_seconds=options.shutdown_timeout,
             sockets=[listener],
+            keys=keys,
         )
+
+
+def _keys(options: argparse.Namespace) -> KeyRing:
+    from_environment = [options.environment_api_key] if options.environment_api_key else []
+    return key_ring(options.api_key or from_environment, options.api_keys_file)
 
 
 def _pin(llm: LLM, prefixes: Sequence[tuple[Path, str]]) -> None:

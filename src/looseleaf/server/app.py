@@ -28,6 +28,7 @@ from looseleaf.server.errors import (
 from looseleaf.server.middleware import (
     AccessLogMiddleware,
     AdmissionMiddleware,
+    KeyMiddleware,
     RequestIdMiddleware,
 )
 from looseleaf.server.pins import create_pin, delete_pin, list_pins
@@ -46,6 +47,7 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
     """The application; the engine runs as long as it does."""
     middleware = [
         Middleware(RequestIdMiddleware),
+        Middleware(KeyMiddleware, keys=context.keys),
         Middleware(AdmissionMiddleware, lifecycle=context.lifecycle),
     ]
     if access_log:
@@ -74,6 +76,7 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
             route("/v1/models/{name:path}", show_model, "GET"),
             route("/health", health, "GET"),
             route("/ping", health, "GET", "POST"),
+            route("/ready", ready, "GET"),
             route("/version", version, "GET"),
             route("/metrics", metrics, "GET"),
         ],
@@ -95,6 +98,11 @@ async def show_model(context: ServerContext, request: Request) -> Response:
 
 
 async def health(context: ServerContext, request: Request) -> Response:
+    return Response(status_code=200 if context.lifecycle.healthy else 503)
+
+
+async def ready(context: ServerContext, request: Request) -> Response:
+    """Whether further requests would be taken, for whoever spreads them over servers."""
     return Response(status_code=200 if context.lifecycle.healthy else 503)
 
 

@@ -8,6 +8,7 @@ from looseleaf.engine.build import Stack
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.server.errors import ApiError
+from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
 from looseleaf.text.chat_template import ChatTemplate
@@ -30,6 +31,7 @@ class ServerContext:
     memory: MemoryPlan
     metrics: Metrics
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    keys: KeyRing = NO_KEYS
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -39,6 +41,7 @@ class ServerContext:
         model_names: Sequence[str] = (),
         *,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        keys: KeyRing = NO_KEYS,
     ) -> "ServerContext":
         """Without `model_names` the model is served under its own."""
         names = tuple(model_names) or (stack.model_config.name,)
@@ -53,6 +56,7 @@ class ServerContext:
             stack.memory,
             Metrics(names[0], stack.memory),
             max_body_bytes,
+            keys,
         )
 
     def check_length(self, text: str, param: str) -> None:

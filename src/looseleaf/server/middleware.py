@@ -5,14 +5,18 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from looseleaf.server.errors import shutting_down
+from looseleaf.server.call import Call, begin
+from looseleaf.server.errors import shutting_down, unauthorized
+from looseleaf.server.keys import ANYBODY, KeyRing, Tenant
 from looseleaf.server.lifecycle import Lifecycle
 
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_ID_BYTES = 256
 
-_ALWAYS_OPEN = frozenset({"/health", "/ping", "/metrics"})
+_ABOUT_LIFE = frozenset({"/health", "/ping", "/ready"})
+"""What whoever watches over a server asks, without a key."""
+_ABOUT_ITSELF = _ABOUT_LIFE | {"/metrics"}
 
 
 class RequestIdMiddleware:
@@ -58,13 +62,51 @@ class AccessLogMiddleware:
         finally:
             request_id = _request_id(scope)
             logger.info(
-                "%s %.200s %s %.0f ms %s",
+                "%s %.200s %s %.0f ms %s%s",
                 scope["method"],
                 ascii(scope["path"])[1:-1],  # which may hold line breaks
                 status,
                 1000 * (time.monotonic() - start),
                 "-" if request_id is None else ascii(request_id.decode("latin-1")),
+                f" {tenant}" if (tenant := scope.get("state", {}).get("tenant")) else "",
             )
+
+
+class KeyMiddleware:
+    """Lets nobody in without a key, where there are keys, but those who ask whether it lives.
+
+    `scope["state"]["tenant"]` is the label of whoever asks, "" where there are no keys.
+    """
+
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        tenant = self._tenant(scope) if self._keys else ANYBODY
+        if tenant is None and path_of(scope) in _ABOUT_LIFE:
+            tenant = ANYBODY
+        if tenant is not None:
+            scope.setdefault("state", {})["tenant"] = tenant.label
+            begin(Call(tenant))
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await unauthorized().response()(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _tenant(self, scope: Scope) -> Tenant | None:
+        for name, value in scope["headers"]:
+            key = value if name == b"x-api-key" else None
+            if name == b"authorization" and value[:7].lower() == b"bearer ":
+                key = value[7:]
+            tenant = None if key is None else self._keys.tenant(key.strip())
+            if tenant is not None:
+                return tenant
+        return None
 
 
 class AdmissionMiddleware:
@@ -78,7 +120,7 @@ class AdmissionMiddleware:
         self._lifecycle = lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _ALWAYS_OPEN:
+        if scope["type"] != "http" or path_of(scope) in _ABOUT_ITSELF:
             await self._app(scope, receive, send)
         elif self._lifecycle.stopping:
             response = shutting_down().response()
@@ -87,6 +129,12 @@ class AdmissionMiddleware:
         else:
             with self._lifecycle.answering():
                 await self._app(scope, receive, send)
+
+
+def path_of(scope: Scope) -> str:
+    """The path as the routes have it, whatever a proxy put before it."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")) or "/"
 
 
 def _request_id(scope: Scope) -> bytes | None:

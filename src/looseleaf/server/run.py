@@ -14,6 +14,7 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import Stack
 from looseleaf.server.app import create_app
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
+from looseleaf.server.keys import NO_KEYS, KeyRing
 
 logger = logging.getLogger(__name__)
 
@@ -184,13 +185,14 @@ def run_server(
     access_log: bool = False,
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     shutdown_seconds: float = DEFAULT_SHUTDOWN_SECONDS,
+    keys: KeyRing = NO_KEYS,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
     On `sockets`, as `bind` makes them, or else on `host` and `port`: then raises LooseleafError if
     that address cannot be had. Logging is the caller's to set up.
     """
-    context = ServerContext.from_stack(stack, model_names, max_body_bytes=max_body_bytes)
+    context = ServerContext.from_stack(stack, model_names, max_body_bytes=max_body_bytes, keys=keys)
     make_server(
         context,
         host=host,
