@@ -13,6 +13,7 @@ import pytest
 from tiny_gguf import EXECUTOR
 
 from looseleaf.engine.build import Stack
+from looseleaf.server.limits import Cors, Limits
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -48,6 +49,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
     assert call("serve", str(tiny_model)).status == 0
     ((stack, how),) = served
     assert len(how.pop("keys")) == 0
+    assert (how.pop("limits"), how.pop("cors")) == (Limits(), None)
     assert how == {
         "model_names": [str(tiny_model)],
         "host": "127.0.0.1",
@@ -57,6 +59,8 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "access_log": False,
         "max_body_bytes": 16 * 2**20,
         "shutdown_seconds": 30,
+        "root_path": "",
+        "exit_on_engine_failure": True,
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -74,11 +78,24 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--scheduling-policy", "priority", "--long-prefill-token-threshold", "5"),
         *("--enable-log-requests", "--max-body-bytes", "1MiB", "--shutdown-timeout", "7"),
         *("--kv-cache-dtype", "f32", "--activations", "f32", "--threads", "3"),
-        *("--api-key", "sk-x"),
+        *("--api-key", "sk-x", "--isolate-cache-per-key", "--max-num-queued-reqs", "5"),
+        *("--max-queued-tokens", "6", "--request-read-timeout", "7.5", "--request-timeout", "8.5"),
+        *("--allowed-origins", "https://a.example", "https://b.example"),
+        *("--allowed-methods", "GET", "--allow-credentials"),
+        *("--root-path", "/llm", "--no-exit-on-engine-failure"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
     assert how.pop("keys").tenant(b"sk-x").label == "key-1"
+    assert how.pop("limits") == Limits(
+        max_queued_requests=5,
+        max_queued_tokens=6,
+        read_timeout=7.5,
+        request_timeout=8.5,
+        isolate_cache=True,
+    )
+    origins = ("https://a.example", "https://b.example")
+    assert how.pop("cors") == Cors(origins=origins, methods=("GET",), credentials=True)
     assert how == {
         "model_names": ["one", "two"],
         "host": "::1",
@@ -88,6 +105,8 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "access_log": True,
         "max_body_bytes": 2**20,
         "shutdown_seconds": 7,
+        "root_path": "/llm",
+        "exit_on_engine_failure": False,
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)

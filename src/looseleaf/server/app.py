@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,6 +29,7 @@ from looseleaf.server.errors import (
 from looseleaf.server.middleware import (
     AccessLogMiddleware,
     AdmissionMiddleware,
+    GateMiddleware,
     KeyMiddleware,
     RequestIdMiddleware,
 )
@@ -49,7 +51,25 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
         Middleware(RequestIdMiddleware),
         Middleware(KeyMiddleware, keys=context.keys),
         Middleware(AdmissionMiddleware, lifecycle=context.lifecycle),
+        Middleware(
+            GateMiddleware,
+            gate=context.gate,
+            read_timeout=context.limits.read_timeout,
+            request_timeout=context.limits.request_timeout,
+        ),
     ]
+    cors = context.cors
+    if cors is not None:
+        middleware.insert(
+            0,
+            Middleware(
+                CORSMiddleware,
+                allow_origins=cors.origins,
+                allow_methods=cors.methods,
+                allow_headers=cors.headers,
+                allow_credentials=cors.credentials,
+            ),
+        )
     if access_log:
         middleware.insert(0, Middleware(AccessLogMiddleware))
 

@@ -52,6 +52,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
         extra_keys=prepared.extra_keys,
         continues_text=fields.continue_final_message,
         beams=prepared.beams,
+        timeout=fields.timeout,
     )
     return await respond(request, fields, generation, ChatFormat(context.tokenizer, fields))
 

@@ -60,6 +60,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         extra_keys=prepared.extra_keys,
         continues_text=True,
         beams=prepared.beams,
+        timeout=prepared.fields.timeout,
     )
     form = CompletionFormat(context.tokenizer, prepared)
     return await respond(request, prepared.fields, generation, form)

@@ -88,6 +88,23 @@ def unauthorized() -> ApiError:
     )
 
 
+def too_slow(seconds: float) -> ApiError:
+    return ApiError(
+        408,
+        f"the body of the request had not come within {seconds:g} s, which is the limit here",
+        headers={"connection": "close"},
+    )
+
+
+def out_of_time(seconds: float) -> ApiError:
+    return ApiError(
+        504,
+        f"the answer was not complete within {seconds:g} s, which is the time it was given: ask "
+        f"for fewer tokens, or give it more",
+        code="timeout",
+    )
+
+
 def engine_failed() -> ApiError:
     """Why it failed is in the log and nobody else's business."""
     return ApiError(503, "the engine has failed and serves nothing until it is restarted")

@@ -1,12 +1,15 @@
 """What every HTTP request goes through before it reaches a route."""
 
+import asyncio
 import logging
+import math
 import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from looseleaf.server.call import Call, begin
-from looseleaf.server.errors import shutting_down, unauthorized
+from looseleaf.server.call import Call, begin, current
+from looseleaf.server.errors import ApiError, shutting_down, too_slow, unauthorized
+from looseleaf.server.gate import Gate
 from looseleaf.server.keys import ANYBODY, KeyRing, Tenant
 from looseleaf.server.lifecycle import Lifecycle
 
@@ -16,6 +19,13 @@ MAX_REQUEST_ID_BYTES = 256
 
 _ABOUT_LIFE = frozenset({"/health", "/ping", "/ready"})
 """What whoever watches over a server asks, without a key."""
+_GENERATES = frozenset(
+    {
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+        *("/api/chat", "/api/generate"),
+    }
+)
+"""Paths whose requests are counted and limited. What another one submits is only counted."""
 _ABOUT_ITSELF = _ABOUT_LIFE | {"/metrics"}
 
 
@@ -91,7 +101,7 @@ class KeyMiddleware:
             tenant = ANYBODY
         if tenant is not None:
             scope.setdefault("state", {})["tenant"] = tenant.label
-            begin(Call(tenant))
+            begin(Call(tenant, asyncio.get_running_loop().time()))
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await unauthorized().response()(scope, receive, send)
@@ -131,10 +141,75 @@ class AdmissionMiddleware:
                 await self._app(scope, receive, send)
 
 
+class GateMiddleware:
+    """Refuses what there is no room for before it reads it, gives clients a time to send their
+    bodies in, and requests a time to end in."""
+
+    def __init__(
+        self, app: ASGIApp, gate: Gate, *, read_timeout: float, request_timeout: float | None
+    ) -> None:
+        self._app = app
+        self._gate = gate
+        self._read_timeout = read_timeout
+        self._request_timeout = request_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        call = current()
+        receive = self._in_time(receive, call)
+        if scope["method"] != "POST" or path_of(scope) not in _GENERATES:
+            await self._app(scope, receive, send)
+            return
+        try:
+            call.limit(self._request_timeout, "--request-timeout")
+            call.limit(_seconds(_header(scope, b"x-request-timeout")), "X-Request-Timeout")
+            length = _header(scope, b"content-length")
+            self._gate.enter(call, int(length) if length.isdigit() else 0)
+        except ApiError as error:
+            await error.response()(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._gate.leave(call)
+
+    def _in_time(self, receive: Receive, call: Call) -> Receive:
+        """The same, until the body is complete or its time is over: then it raises ApiError."""
+        complete = False
+
+        async def receive_in_time() -> Message:
+            nonlocal complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(call.arrival + self._read_timeout):
+                    message = await receive()
+            except TimeoutError:
+                raise too_slow(self._read_timeout) from None
+            complete = message["type"] != "http.request" or not message.get("more_body", False)
+            return message
+
+        return receive_in_time
+
+
 def path_of(scope: Scope) -> str:
     """The path as the routes have it, whatever a proxy put before it."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "")) or "/"
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((bytes(value) for name, value in scope["headers"] if name == wanted), b"")
+
+
+def _seconds(text: bytes) -> float | None:
+    """NaN for what is no number."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return math.nan
 
 
 def _request_id(scope: Scope) -> bytes | None:
