@@ -1,6 +1,7 @@
 """The command line. The only reader of environment variables:
 
 LOOSELEAF_CACHE   where downloaded models and packed weights are kept (default: ~/.cache/looseleaf)
+VLLM_API_KEY      the API key of a server that is given none with --api-key
 """
 
 import argparse
@@ -60,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     options = _parser(arguments).parse_args(arguments)
     cache = os.environ.get("LOOSELEAF_CACHE")
+    options.environment_api_key = os.environ.get("VLLM_API_KEY")
     options.cache_dir = Path(cache).expanduser() if cache else None
     logging.basicConfig(
         level=getattr(logging, getattr(options, "log_level", "warning").upper()),

@@ -13,6 +13,7 @@ import pytest
 from tiny_gguf import EXECUTOR
 
 from looseleaf.engine.build import Stack
+from looseleaf.server.limits import Cors, Limits
 from looseleaf.server.replies import ReplySettings
 
 pytestmark = pytest.mark.timeout(90)
@@ -48,6 +49,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Stack, dict[s
 def test_defaults(call, served, tiny_model: Path) -> None:
     assert call("serve", str(tiny_model)).status == 0
     ((stack, how),) = served
+    assert len(how.pop("keys")) == 0
+    assert (how.pop("limits"), how.pop("cors")) == (Limits(), None)
     assert how == {
         "model_names": [str(tiny_model)],
         "host": "127.0.0.1",
@@ -58,6 +61,8 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "max_body_bytes": 16 * 2**20,
         "shutdown_seconds": 30,
         "replies": ReplySettings(),
+        "root_path": "",
+        "exit_on_engine_failure": True,
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -77,9 +82,24 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--kv-cache-dtype", "f32", "--activations", "f32", "--threads", "3"),
         *("--no-enable-auto-tool-choice", "--tool-call-parser", "mistral"),
         *("--reasoning-parser", "qwen3", "--timings"),
+        *("--api-key", "sk-x", "--isolate-cache-per-key", "--max-num-queued-reqs", "5"),
+        *("--max-queued-tokens", "6", "--request-read-timeout", "7.5", "--request-timeout", "8.5"),
+        *("--allowed-origins", "https://a.example", "https://b.example"),
+        *("--allowed-methods", "GET", "--allow-credentials"),
+        *("--root-path", "/llm", "--no-exit-on-engine-failure"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
+    assert how.pop("keys").tenant(b"sk-x").label == "key-1"
+    assert how.pop("limits") == Limits(
+        max_queued_requests=5,
+        max_queued_tokens=6,
+        read_timeout=7.5,
+        request_timeout=8.5,
+        isolate_cache=True,
+    )
+    origins = ("https://a.example", "https://b.example")
+    assert how.pop("cors") == Cors(origins=origins, methods=("GET",), credentials=True)
     assert how == {
         "model_names": ["one", "two"],
         "host": "::1",
@@ -90,6 +110,8 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "max_body_bytes": 2**20,
         "shutdown_seconds": 7,
         "replies": ReplySettings(False, "mistral", "qwen3", True),
+        "root_path": "/llm",
+        "exit_on_engine_failure": False,
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)
@@ -109,6 +131,18 @@ def test_the_model_may_be_an_option(call, served, tiny_model: Path) -> None:
     assert served[0][1]["model_names"] == [str(tiny_model)]
     outcome = call("serve", str(tiny_model), "--model", str(tiny_model))
     outcome.check_refused("given twice", "--model")
+
+
+def test_the_key_may_come_from_the_environment(
+    call, served, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "from-outside")
+    assert call("serve", str(tiny_model)).status == 0
+    assert call("serve", str(tiny_model), "--api-key", "one", "--api-key", "two").status == 0
+    first, second = (how["keys"] for _, how in served)
+    assert first.tenant(b"from-outside").label == "key-1"
+    assert second.tenant(b"from-outside") is None
+    assert [second.tenant(key).label for key in (b"one", b"two")] == ["key-1", "key-2"]
 
 
 @pytest.mark.parametrize("port", ["0", "1", "8080", "65535"])

@@ -24,7 +24,9 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.executors.scripted import NextToken, ScriptedExecutor
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
+from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.lifecycle import Lifecycle
+from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
@@ -224,11 +226,15 @@ def start_server() -> Iterator[StartServer]:
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         access_log: bool = False,
         replies: ReplySettings = DEFAULT_REPLIES,
+        keys: KeyRing = NO_KEYS,
+        limits: Limits = DEFAULT_LIMITS,
+        cors: Cors | None = None,
+        policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
-            SchedulerConfig(max_model_len, max_num_seqs, max_num_batched_tokens),
+            SchedulerConfig(max_model_len, max_num_seqs, max_num_batched_tokens, policy=policy),
             BlockTables(
                 CacheConfig(num_blocks, block_size, num_pinnable=num_pinnable),
                 BlockHasher(block_size, b"test"),
@@ -251,6 +257,9 @@ def start_server() -> Iterator[StartServer]:
             Metrics(model_names[0], memory),
             max_body_bytes,
             replies,
+            keys,
+            limits,
+            cors,
         )
         server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
         result = RunningServer(context, executor, server, sockets=sockets)

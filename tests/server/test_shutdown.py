@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from looseleaf.server.keys import KeyRing, Tenant
+
 BODY = {"model": "tiny", "prompt": "x", "max_tokens": 400}
 
 
@@ -60,6 +62,7 @@ def test_c164_requests_that_run_may_end_while_new_ones_are_refused(
     assert refused.json()["error"]["message"] == "the server is shutting down"
     assert refused.headers["connection"] == "close"
     assert client.get("/health").status_code == 503
+    assert client.get("/ready").status_code == 503
     assert client.get("/metrics").status_code == 200
     answer = result()
     assert last_event(answer) == "[DONE]"
@@ -103,3 +106,23 @@ def test_c164_half_a_request_holds_nothing_up(
         server.eventually(lambda: server.context.lifecycle.num_answers == 1, "it is under way")
         signal_to(server)
         check_ended(server, caplog)
+
+
+def test_a_failed_engine_ends_the_server(start_server: Any) -> None:
+    server = start_server()
+    server.server._exit_on_engine_failure = True
+    server.executor.failure = RuntimeError("broken")
+    assert server.http().post("/v1/completions", json=BODY).status_code == 503
+    server.thread.join(20)
+    assert not server.thread.is_alive()
+    server.dead = True
+
+
+def test_ready_and_keys_behind_a_proxy(start_server: Any) -> None:
+    server = start_server(keys=KeyRing([("sk-1", Tenant("one"))]))
+    server.server.config.root_path = "/llm"
+    client = server.http()
+    assert client.get("/ready").status_code == 200
+    assert client.get("/v1/models").status_code == 401
+    client.headers["x-api-key"] = "sk-1"
+    assert client.get("/v1/models").status_code == 200

@@ -19,6 +19,15 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
 from looseleaf.engine.llm import LLM
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES
+from looseleaf.server.gate import DEFAULT_MAX_QUEUED_REQUESTS
+from looseleaf.server.keys import KeyRing, key_ring
+from looseleaf.server.limits import (
+    DEFAULT_READ_TIMEOUT,
+    LEAST_QUEUED_TOKENS,
+    QUEUED_POOLS,
+    Cors,
+    Limits,
+)
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import (
     DEFAULT_HOST,
@@ -84,6 +93,78 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "messages as a JSON list; may be repeated; needs --pin-budget",
     )
     _add_replies(parser)
+    http.add_argument(
+        "--root-path", default="", metavar="PATH", help="what a proxy puts before all paths"
+    )
+    http.add_argument(
+        "--exit-on-engine-failure",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="end the process if the engine fails, or else go on saying so on /health",
+    )
+    safety = parser.add_argument_group("safety")
+    safety.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="refuse whoever has none of these keys; may be repeated (default: VLLM_API_KEY of the "
+        "environment, if it is set)",
+    )
+    safety.add_argument(
+        "--api-keys-file",
+        type=Path,
+        metavar="FILE",
+        help="more keys, with labels and limits: YAML or JSON, a list of label, key, and as wanted "
+        "max_concurrent_requests, requests_per_minute, tokens_per_minute, weight, priority",
+    )
+    safety.add_argument(
+        "--isolate-cache-per-key",
+        action="store_true",
+        help="do not share cached prefixes between the holders of different keys",
+    )
+    safety.add_argument(
+        "--allowed-origins",
+        nargs="+",
+        metavar="ORIGIN",
+        help="let pages of these origins ask, like https://example.org; * is any (default: none)",
+    )
+    for what in ("methods", "headers"):
+        safety.add_argument(
+            f"--allowed-{what}", nargs="+", default=["*"], metavar="NAME", help="and what of theirs"
+        )
+    safety.add_argument(
+        "--allow-credentials", action="store_true", help="let these pages send cookies"
+    )
+    overload = parser.add_argument_group("overload")
+    overload.add_argument(
+        "--max-num-queued-reqs",
+        type=int,
+        default=DEFAULT_MAX_QUEUED_REQUESTS,
+        metavar="N",
+        help="requests that may wait; further ones get a 429",
+    )
+    overload.add_argument(
+        "--max-queued-tokens",
+        type=int,
+        metavar="TOKENS",
+        help=f"prompt tokens of those that wait (default: {QUEUED_POOLS} times the KV cache, "
+        f"at least {LEAST_QUEUED_TOKENS})",
+    )
+    overload.add_argument(
+        "--request-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="end requests that take longer; a request may say less, as `timeout` or in the header "
+        "X-Request-Timeout (default: none)",
+    )
+    overload.add_argument(
+        "--request-read-timeout",
+        type=float,
+        default=DEFAULT_READ_TIMEOUT,
+        metavar="SECONDS",
+        help="how long a client may take to send a request",
+    )
     add_engine(parser)
 
 
@@ -119,6 +200,7 @@ def run(options: argparse.Namespace) -> None:
         raise LooseleafError("the model is given twice: as MODEL and with --model; leave out one")
     given = options.model_option if options.model is None else options.model
     options.model = DEFAULTS.model if given is None else given
+    keys, limits, cors = _keys(options), _limits(options), _cors(options)
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
@@ -142,7 +224,38 @@ def run(options: argparse.Namespace) -> None:
                 reasoning_parser=options.reasoning_parser,
                 timings=options.timings,
             ),
+            keys=keys,
+            limits=limits,
+            cors=cors,
+            root_path=options.root_path,
+            exit_on_engine_failure=options.exit_on_engine_failure,
         )
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    return Limits(
+        max_queued_requests=options.max_num_queued_reqs,
+        max_queued_tokens=options.max_queued_tokens,
+        read_timeout=options.request_read_timeout,
+        request_timeout=options.request_timeout,
+        isolate_cache=options.isolate_cache_per_key,
+    )
+
+
+def _cors(options: argparse.Namespace) -> Cors | None:
+    if not options.allowed_origins:
+        return None
+    return Cors(
+        origins=tuple(options.allowed_origins),
+        methods=tuple(options.allowed_methods),
+        headers=tuple(options.allowed_headers),
+        credentials=options.allow_credentials,
+    )
+
+
+def _keys(options: argparse.Namespace) -> KeyRing:
+    from_environment = [options.environment_api_key] if options.environment_api_key else []
+    return key_ring(options.api_key or from_environment, options.api_keys_file)
 
 
 def _pin(llm: LLM, prefixes: Sequence[tuple[Path, str]]) -> None:

@@ -21,7 +21,11 @@ def priority(request: Request) -> Key:
     return (request.priority, request.arrival_index)
 
 
-POLICIES: dict[str, Callable[[Request], Key]] = {"fcfs": fcfs, "priority": priority}
+POLICIES: dict[str, Callable[[Request], Key]] = {
+    "fcfs": fcfs,
+    "priority": priority,
+    "fair": priority,  # which is then a tenant's place, and nobody is preempted for another's
+}
 
 
 def outranks(policy: str, candidate: Request, victim: Request) -> bool:

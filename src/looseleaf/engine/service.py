@@ -20,6 +20,7 @@ from looseleaf.core.request import FinishReason, RequestId
 from looseleaf.core.step import Update
 from looseleaf.engine.beams import BeamSearch, BeamSearchParams
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.fairness import FairShares
 from looseleaf.engine.groups import Delta, Group, Router
 from looseleaf.engine.pins import Pin, pins_of
 from looseleaf.engine.searches import Searches
@@ -76,11 +77,13 @@ class EngineService:
         self._closing = threading.Lock()
         self._closed = False
         self._router = Router()
+        fair = engine.scheduler.config.policy == "fair"
+        self._shares = FairShares() if fair else None
         # From here on the owner thread's.
         self._searches = Searches()
         self._last_step = 0.0
         self._gives_back = False
-        self._streams: dict[str, asyncio.Queue[Delta | None]] = {}
+        self._streams: dict[str, asyncio.Queue[Delta | Exception]] = {}
         self._ids = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner = threading.Thread(target=self._own, name="looseleaf-engine", daemon=True)
@@ -106,11 +109,14 @@ class EngineService:
         extra_keys: ExtraKeys = (),
         continues_text: bool = False,
         beams: BeamSearchParams | None = None,
+        tenant: str = "",
+        weight: float = 1.0,
     ) -> Group:
         """Queue a request. Raises CapacityError at once if it can never fit, and EngineDeadError.
 
         The answer comes from `stream`, which must be called, or the group `abort`ed. With `beams`
-        its samples, as many as `params.n`, are the best answers of a search.
+        its samples, as many as `params.n`, are the best answers of a search. Where the policy is
+        fair, `tenant` and its `weight` take the place of `priority`.
         """
         if self._closed or self.failure is not None:
             raise self._dead()
@@ -125,8 +131,14 @@ class EngineService:
             continues_text=continues_text,
         )
         self._engine.scheduler.set_limits(group.request)
+        if self._shares is not None:
+            place = self._shares.enter(
+                group.request_id, tenant, weight, group.num_prompt_tokens, params.n
+            )
+            for member in group.members:
+                member.priority = place
         search = None if beams is None else self._search(group, beams)
-        deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        deltas: asyncio.Queue[Delta | Exception] = asyncio.Queue()
         self._streams[group.request_id] = deltas
         self._router.add(group, deltas.put_nowait)
         if search is None:
@@ -157,8 +169,8 @@ class EngineService:
         try:
             while not (group.finished and deltas.empty()):
                 delta = await deltas.get()
-                if delta is None:
-                    raise self._dead()
+                if isinstance(delta, Exception):
+                    raise delta
                 yield delta
         finally:
             self.abort(group)
@@ -166,8 +178,21 @@ class EngineService:
     def abort(self, group: Group) -> None:
         """Forget the group, and end what of it still runs."""
         self._abort_samples(group)
+        if self._shares is not None:
+            computed = group.num_prompt_tokens - group.num_cached_tokens
+            started = group.request.first_scheduled_time is not None or group.num_output_tokens
+            self._shares.leave(
+                group.request_id, computed if started else 0, group.num_output_tokens
+            )
         self._router.remove(group)
         self._streams.pop(group.request_id, None)
+
+    def fail(self, group: Group, error: Exception) -> None:
+        """End what of the group still runs; its stream raises `error` after what it has by now."""
+        self._abort_samples(group)
+        deltas = self._streams.get(group.request_id)
+        if deltas is not None:
+            deltas.put_nowait(error)
 
     async def pin(
         self, prompt_token_ids: list[int], *, ttl: float | None, extra_keys: ExtraKeys = ()
@@ -221,7 +246,7 @@ class EngineService:
 
     def _end_streams(self) -> None:
         for deltas in self._streams.values():
-            deltas.put_nowait(None)
+            deltas.put_nowait(self._dead())
 
     def _next_command(self) -> _Command | None:
         """Waits for it. Where the last step was long ago, memory goes back to the system."""

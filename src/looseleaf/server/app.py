@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,6 +29,8 @@ from looseleaf.server.errors import (
 from looseleaf.server.middleware import (
     AccessLogMiddleware,
     AdmissionMiddleware,
+    GateMiddleware,
+    KeyMiddleware,
     RequestIdMiddleware,
 )
 from looseleaf.server.pins import create_pin, delete_pin, list_pins
@@ -46,8 +49,27 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
     """The application; the engine runs as long as it does."""
     middleware = [
         Middleware(RequestIdMiddleware),
+        Middleware(KeyMiddleware, keys=context.keys),
         Middleware(AdmissionMiddleware, lifecycle=context.lifecycle),
+        Middleware(
+            GateMiddleware,
+            gate=context.gate,
+            read_timeout=context.limits.read_timeout,
+            request_timeout=context.limits.request_timeout,
+        ),
     ]
+    cors = context.cors
+    if cors is not None:
+        middleware.insert(
+            0,
+            Middleware(
+                CORSMiddleware,
+                allow_origins=cors.origins,
+                allow_methods=cors.methods,
+                allow_headers=cors.headers,
+                allow_credentials=cors.credentials,
+            ),
+        )
     if access_log:
         middleware.insert(0, Middleware(AccessLogMiddleware))
 
@@ -74,6 +96,7 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
             route("/v1/models/{name:path}", show_model, "GET"),
             route("/health", health, "GET"),
             route("/ping", health, "GET", "POST"),
+            route("/ready", ready, "GET"),
             route("/version", version, "GET"),
             route("/metrics", metrics, "GET"),
         ],
@@ -95,6 +118,11 @@ async def show_model(context: ServerContext, request: Request) -> Response:
 
 
 async def health(context: ServerContext, request: Request) -> Response:
+    return Response(status_code=200 if context.lifecycle.healthy else 503)
+
+
+async def ready(context: ServerContext, request: Request) -> Response:
+    """Whether further requests would be taken, for whoever spreads them over servers."""
     return Response(status_code=200 if context.lifecycle.healthy else 503)
 
 

@@ -69,6 +69,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         extra_keys=prepared.extra_keys,
         continues_text=True,
         beams=prepared.beams,
+        timeout=prepared.fields.timeout,
     )
     form = CompletionFormat(context, prepared, generation)
     return await respond(request, prepared.fields, generation, form)

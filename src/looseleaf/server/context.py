@@ -4,11 +4,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from looseleaf.core.hashing import ExtraKeys
 from looseleaf.engine.build import Stack
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
+from looseleaf.server.call import current
 from looseleaf.server.errors import ApiError
+from looseleaf.server.gate import Gate
+from looseleaf.server.keys import ANYBODY, NO_KEYS, KeyRing
 from looseleaf.server.lifecycle import Lifecycle
+from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.text.chat_template import ChatTemplate
@@ -32,7 +37,20 @@ class ServerContext:
     metrics: Metrics
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     replies: ReplySettings = DEFAULT_REPLIES
+    keys: KeyRing = NO_KEYS
+    limits: Limits = DEFAULT_LIMITS
+    cors: Cors | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+    gate: Gate = field(init=False)
+
+    def __post_init__(self) -> None:
+        gate = Gate(
+            self.service.clock,
+            max_requests=self.limits.max_queued_requests,
+            max_tokens=self.limits.queued_tokens(self.memory.num_tokens),
+            max_model_len=self.memory.max_model_len,
+        )
+        object.__setattr__(self, "gate", gate)
 
     @classmethod
     def from_stack(
@@ -42,6 +60,9 @@ class ServerContext:
         *,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         replies: ReplySettings = DEFAULT_REPLIES,
+        keys: KeyRing = NO_KEYS,
+        limits: Limits = DEFAULT_LIMITS,
+        cors: Cors | None = None,
     ) -> "ServerContext":
         """Without `model_names` the model is served under its own."""
         names = tuple(model_names) or (stack.model_config.name,)
@@ -57,7 +78,17 @@ class ServerContext:
             Metrics(names[0], stack.memory),
             max_body_bytes,
             replies,
+            keys,
+            limits,
+            cors,
         )
+
+    def cache_keys(self, extra_keys: ExtraKeys) -> ExtraKeys:
+        """With whose call it is, where tenants do not share what is cached."""
+        tenant = current().tenant
+        if not self.limits.isolate_cache or tenant is ANYBODY:
+            return extra_keys
+        return (("api_key", tenant.label), *extra_keys)
 
     def check_length(self, text: str, param: str) -> None:
         """Raises ApiError for a text so long that it need not be tokenized to be refused."""

@@ -1,6 +1,8 @@
 """Errors as OpenAI's clients expect them: one envelope, bounded, without tracebacks."""
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 from starlette.responses import Response
@@ -29,10 +31,17 @@ class ApiError(Exception):
     """An answer with an HTTP status other than 200. `param` is the request field at fault."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.headers = headers
         self.param = param
         self.code = code
 
@@ -44,6 +53,8 @@ class ApiError(Exception):
             kind = "server_error"
         elif self.status == 429:
             kind = "rate_limit_error"
+        elif self.status == 401:
+            kind = "authentication_error"
         else:
             kind = "invalid_request_error"
         return ErrorBody(
@@ -52,7 +63,10 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         return Response(
-            msgspec.json.encode(self.body()), self.status, media_type="application/json"
+            msgspec.json.encode(self.body()),
+            self.status,
+            headers=self.headers,
+            media_type="application/json",
         )
 
 
@@ -62,6 +76,33 @@ class ClientGoneError(Exception):
 
 def invalid(message: str, param: str | None = None) -> ApiError:
     return ApiError(400, message, param=param)
+
+
+def unauthorized() -> ApiError:
+    return ApiError(
+        401,
+        "this server wants an API key that it knows: send it as `Authorization: Bearer KEY`, or as "
+        "`x-api-key: KEY`",
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )
+
+
+def too_slow(seconds: float) -> ApiError:
+    return ApiError(
+        408,
+        f"the body of the request had not come within {seconds:g} s, which is the limit here",
+        headers={"connection": "close"},
+    )
+
+
+def out_of_time(seconds: float) -> ApiError:
+    return ApiError(
+        504,
+        f"the answer was not complete within {seconds:g} s, which is the time it was given: ask "
+        f"for fewer tokens, or give it more",
+        code="timeout",
+    )
 
 
 def engine_failed() -> ApiError:

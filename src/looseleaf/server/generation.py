@@ -13,8 +13,9 @@ from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.groups import Delta, Group, Sample
 from looseleaf.engine.service import EngineDeadError
 from looseleaf.sampling.params import SamplingParams
+from looseleaf.server.call import current
 from looseleaf.server.context import ServerContext
-from looseleaf.server.errors import ApiError, unavailable
+from looseleaf.server.errors import ApiError, out_of_time, unavailable
 from looseleaf.server.protocol import PromptTokensDetails, Timings, Usage
 
 
@@ -44,15 +45,28 @@ class Generation:
         extra_keys: ExtraKeys = (),
         continues_text: bool = False,
         beams: BeamSearchParams | None = None,
+        timeout: float | None = None,
     ) -> None:
-        """Submits everything or, if any of it can never fit, nothing. Raises as `submit` does.
+        """Submits everything or, if any of it can never fit, nothing. Raises as `submit` does, and
+        ApiError 429 if there is no room for it in the queue. After `timeout` seconds since the
+        request came it ends with an ApiError 504.
 
         With `beams` the samples of a group are a search's answers, which come all at the end.
         """
+        call = current()
+        extra_keys = context.cache_keys(extra_keys)
+        end = call.end(timeout)
+        if call.tenant.limits.priority is not None:
+            priority = max(priority, call.tenant.limits.priority)
+        context.gate.admit(call, list(prompts))
         self.groups: list[Group] = []
         self.num_samples = params.n
         self._service = context.service
         self._metrics = context.metrics
+        self._gate = context.gate
+        self._tenant = call.tenant
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         try:
             for prompt in prompts:
                 self.groups.append(
@@ -63,6 +77,8 @@ class Generation:
                         extra_keys=extra_keys,
                         continues_text=continues_text,
                         beams=beams,
+                        tenant=call.tenant.label,
+                        weight=call.tenant.limits.weight,
                     )
                 )
         except LooseleafError:
@@ -72,6 +88,11 @@ class Generation:
         self._meters = [_Meter() for _ in self.groups]
         for group in self.groups:
             self._metrics.started(len(group.samples))
+            if beams is None:
+                self._gate.queued(group)
+        if end is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(end.time, self._expire, end.seconds)
 
     @property
     def samples(self) -> list[Sample]:
@@ -153,11 +174,23 @@ class Generation:
 
     def close(self) -> None:
         """End what still runs, at once. A second call does nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._closed:
+            self._closed = True
+            usage = self.usage()
+            cached = usage.prompt_tokens_details.cached_tokens
+            self._gate.charge(self._tenant, usage.total_tokens - cached)
         for group, meter in zip(self.groups, self._meters, strict=True):
             self._service.abort(group)
+            self._gate.gone(group)
             unfinished = FinishReason.ABORT if self._service.failure is None else FinishReason.ERROR
             for sample in group.samples:
                 self._end(group, meter, sample, sample.finish_reason or unfinished)
+
+    def _expire(self, seconds: float) -> None:
+        for group in self.groups:
+            self._service.fail(group, out_of_time(seconds))
 
     async def _pump(
         self, number: int, queue: "asyncio.Queue[tuple[int, Delta] | BaseException | None]"

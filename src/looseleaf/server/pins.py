@@ -49,7 +49,9 @@ async def create_pin(context: ServerContext, request: Request) -> Response:
     body = await read_body(request, context.max_body_bytes)
     fields, token_ids, extra_keys = await off_loop(work_of(body), _prepare, context, body)
     try:
-        pin = await context.service.pin(token_ids, ttl=fields.ttl, extra_keys=extra_keys)
+        pin = await context.service.pin(
+            token_ids, ttl=fields.ttl, extra_keys=context.cache_keys(extra_keys)
+        )
     except EngineDeadError:
         raise
     except LooseleafError as error:

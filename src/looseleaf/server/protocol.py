@@ -89,6 +89,7 @@ class GenerationRequest(Struct, kw_only=True):
     add_special_tokens: bool | None = None
     cache_salt: str | None = None
     priority: Integer = 0
+    timeout: float | None = None
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool = False

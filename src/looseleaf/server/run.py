@@ -14,6 +14,8 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import Stack
 from looseleaf.server.app import create_app
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
+from looseleaf.server.keys import NO_KEYS, KeyRing
+from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 
 logger = logging.getLogger(__name__)
@@ -35,12 +37,18 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, context: ServerContext, shutdown_seconds: float
+        self,
+        config: uvicorn.Config,
+        context: ServerContext,
+        shutdown_seconds: float,
+        *,
+        exit_on_engine_failure: bool = False,
     ) -> None:
         super().__init__(config)
         self.urls: list[str] = []
         self.shutdown_seconds = shutdown_seconds
         self._context = context
+        self._exit_on_engine_failure = exit_on_engine_failure
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """On `sockets`, or on one of its own. Raises LooseleafError as `bind` does."""
@@ -58,6 +66,10 @@ class Server(uvicorn.Server):
             "/v1, ".join(self.urls),
             self._context.memory,
         )
+
+    async def on_tick(self, counter: int) -> bool:
+        failed = self._context.service.failure is not None
+        return await super().on_tick(counter) or (failed and self._exit_on_engine_failure)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
@@ -152,11 +164,14 @@ def make_server(
     log_level: str = "info",
     access_log: bool = False,
     shutdown_seconds: float = DEFAULT_SHUTDOWN_SECONDS,
+    root_path: str = "",
+    exit_on_engine_failure: bool = False,
 ) -> Server:
     """A server that is not running yet; `Server.run` blocks until `should_exit` is set.
 
     `host` and `port` are where, unless `run` is given sockets. With `access_log` each request is
-    logged in one line. After a signal, requests have `shutdown_seconds` to end.
+    logged in one line. After a signal, requests have `shutdown_seconds` to end. `root_path` is what
+    a proxy puts before all paths.
     """
     config = uvicorn.Config(
         create_app(context, access_log=access_log),
@@ -169,9 +184,10 @@ def make_server(
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=CLOSING_SECONDS,
+        root_path=root_path,
         log_config=None,
     )
-    return Server(config, context, shutdown_seconds)
+    return Server(config, context, shutdown_seconds, exit_on_engine_failure=exit_on_engine_failure)
 
 
 def run_server(
@@ -186,14 +202,26 @@ def run_server(
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     shutdown_seconds: float = DEFAULT_SHUTDOWN_SECONDS,
     replies: ReplySettings = DEFAULT_REPLIES,
+    keys: KeyRing = NO_KEYS,
+    limits: Limits = DEFAULT_LIMITS,
+    cors: Cors | None = None,
+    root_path: str = "",
+    exit_on_engine_failure: bool = True,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
     On `sockets`, as `bind` makes them, or else on `host` and `port`: then raises LooseleafError if
-    that address cannot be had. Logging is the caller's to set up.
+    that address cannot be had; also, unless `exit_on_engine_failure` is off, when the engine fails,
+    at once. Logging is the caller's to set up.
     """
     context = ServerContext.from_stack(
-        stack, model_names, max_body_bytes=max_body_bytes, replies=replies
+        stack,
+        model_names,
+        max_body_bytes=max_body_bytes,
+        replies=replies,
+        keys=keys,
+        limits=limits,
+        cors=cors,
     )
     make_server(
         context,
@@ -202,4 +230,8 @@ def run_server(
         log_level=log_level,
         access_log=access_log,
         shutdown_seconds=shutdown_seconds,
+        root_path=root_path,
+        exit_on_engine_failure=exit_on_engine_failure,
     ).run(sockets=list(sockets) if sockets else None)
+    if exit_on_engine_failure and context.service.failure is not None:
+        raise LooseleafError(f"the engine has failed: {context.service.failure!r}")

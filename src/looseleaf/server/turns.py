@@ -38,6 +38,7 @@ class Turn:
     beams: BeamSearchParams | None
     priority: int
     continues_text: bool
+    timeout: float | None
     new_parser: Callable[[], ReplyParser]
 
     def start(self, context: ServerContext) -> Generation:
@@ -50,6 +51,7 @@ class Turn:
             extra_keys=self.extra_keys,
             continues_text=self.continues_text,
             beams=self.beams,
+            timeout=self.timeout,
         )
 
 
@@ -164,6 +166,7 @@ def prepare_turn(
         fields.beam_params(params, fields.n),
         fields.priority,
         fields.continue_final_message,
+        fields.timeout,
         plan.new_parser,
     )
 
