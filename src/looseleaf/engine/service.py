@@ -168,6 +168,14 @@ class EngineService:
         self._router.remove(group)
         self._streams.pop(group.request_id, None)
 
+    def cancel(self, group: Group) -> None:
+        """End the group early, for somebody other than who reads its stream: the stream tells."""
+        deltas = self._streams.get(group.request_id)
+        if deltas is not None:
+            self._abort_samples(group)
+            for delta in group.cancel():
+                deltas.put_nowait(delta)
+
     async def pin(
         self, prompt_token_ids: list[int], *, ttl: float | None, extra_keys: ExtraKeys = ()
     ) -> Pin:

@@ -70,6 +70,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         continues_text=True,
         beams=prepared.beams,
     )
+    generation.known_as(prepared.answer_id)
     form = CompletionFormat(context, prepared, generation)
     return await respond(request, prepared.fields, generation, form)
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from looseleaf.engine.build import Stack
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
+from looseleaf.server.answers import Answers
 from looseleaf.server.errors import ApiError
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
+from looseleaf.server.responses.store import ResponseStore
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -32,6 +34,8 @@ class ServerContext:
     metrics: Metrics
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     replies: ReplySettings = DEFAULT_REPLIES
+    answers: Answers = field(default_factory=Answers)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod

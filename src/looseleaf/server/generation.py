@@ -50,9 +50,12 @@ class Generation:
         With `beams` the samples of a group are a search's answers, which come all at the end.
         """
         self.groups: list[Group] = []
+        self.cancelled = False
         self.num_samples = params.n
         self._service = context.service
         self._metrics = context.metrics
+        self._answers = context.answers
+        self._answer_id: str | None = None
         try:
             for prompt in prompts:
                 self.groups.append(
@@ -72,6 +75,17 @@ class Generation:
         self._meters = [_Meter() for _ in self.groups]
         for group in self.groups:
             self._metrics.started(len(group.samples))
+
+    def known_as(self, answer_id: str) -> None:
+        """Until it is closed, it can be cancelled by that id."""
+        self._answer_id = answer_id
+        self._answers.add(answer_id, self)
+
+    def cancel(self) -> None:
+        """End early what still runs: whoever reads this gets what there is, as aborted."""
+        self.cancelled = True
+        for group in self.groups:
+            self._service.cancel(group)
 
     @property
     def samples(self) -> list[Sample]:
@@ -153,6 +167,8 @@ class Generation:
 
     def close(self) -> None:
         """End what still runs, at once. A second call does nothing."""
+        if self._answer_id is not None:
+            self._answers.remove(self._answer_id, self)
         for group, meter in zip(self.groups, self._meters, strict=True):
             self._service.abort(group)
             unfinished = FinishReason.ABORT if self._service.failure is None else FinishReason.ERROR
@@ -177,7 +193,7 @@ class Generation:
         try:
             async for delta in stream:
                 self._observe(group, meter, delta)
-                if delta.finish_reason is FinishReason.ABORT:
+                if delta.finish_reason is FinishReason.ABORT and not self.cancelled:
                     raise EngineDeadError("the engine is being stopped")
                 yield first_index + delta.index, delta
         finally:
