@@ -151,6 +151,17 @@ class Group:
         sample.finish_reason = FinishReason.ERROR
         return Delta(sample.index, "", (), (), FinishReason.ERROR)
 
+    def cancel(self) -> list[Delta]:
+        """End what has not ended, as aborted; text that was held back comes with it."""
+        deltas = []
+        for sample in self.samples:
+            if sample.finish_reason is None:
+                text = sample.detokenizer.finish()
+                sample.text += text
+                sample.finish_reason = FinishReason.ABORT
+                deltas.append(Delta(sample.index, text, (), (), FinishReason.ABORT))
+        return deltas
+
     def feed(self, update: Update) -> Delta | None:
         """Take in news of one sample. None if there is nothing to tell.
 

@@ -194,6 +194,14 @@ class EngineService:
         if deltas is not None:
             deltas.put_nowait(error)
 
+    def cancel(self, group: Group) -> None:
+        """End the group early, for somebody other than who reads its stream: the stream tells."""
+        deltas = self._streams.get(group.request_id)
+        if deltas is not None:
+            self._abort_samples(group)
+            for delta in group.cancel():
+                deltas.put_nowait(delta)
+
     async def pin(
         self, prompt_token_ids: list[int], *, ttl: float | None, extra_keys: ExtraKeys = ()
     ) -> Pin:

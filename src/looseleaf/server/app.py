@@ -16,6 +16,9 @@ from starlette.routing import Route
 from looseleaf import __version__
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.service import EngineDeadError
+from looseleaf.server.admin import abort_requests, cancel_request, load, reset_prefix_cache
+from looseleaf.server.anthropic.answer import error_response
+from looseleaf.server.anthropic.routes import count_tokens, create_message
 from looseleaf.server.chat import chat_completions
 from looseleaf.server.completions import completions
 from looseleaf.server.context import ServerContext
@@ -33,14 +36,24 @@ from looseleaf.server.middleware import (
     KeyMiddleware,
     RequestIdMiddleware,
 )
+from looseleaf.server.ollama import routes as ollama
+from looseleaf.server.ollama.answer import error_response as ollama_error
 from looseleaf.server.pins import create_pin, delete_pin, list_pins
 from looseleaf.server.protocol import ModelCard, ModelList
+from looseleaf.server.responses.routes import (
+    cancel_response,
+    create_response,
+    delete_response,
+    show_response,
+)
 from looseleaf.server.stream import json_response
+from looseleaf.server.tokenization import detokenize, tokenize
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
+ErrorResponse = Callable[[ApiError], Response]
 
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -73,8 +86,21 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
     if access_log:
         middleware.insert(0, Middleware(AccessLogMiddleware))
 
-    def route(path: str, handler: Handler, *methods: str, prompt_param: str = "prompt") -> Route:
-        return Route(path, _endpoint(context, handler, prompt_param), methods=list(methods))
+    def route(
+        path: str,
+        handler: Handler,
+        *methods: str,
+        prompt_param: str = "prompt",
+        errors: ErrorResponse = ApiError.response,
+    ) -> Route:
+        endpoint = _endpoint(context, handler, prompt_param, errors)
+        return Route(path, endpoint, methods=list(methods))
+
+    def messages_route(path: str, handler: Handler) -> Route:
+        return route(path, handler, "POST", prompt_param="messages", errors=error_response)
+
+    def ollama_route(path: str, handler: Handler, method: str) -> Route:
+        return route(path, handler, method, prompt_param="messages", errors=ollama_error)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -89,6 +115,24 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
         routes=[
             route("/v1/chat/completions", chat_completions, "POST", prompt_param="messages"),
             route("/v1/completions", completions, "POST"),
+            route("/v1/responses", create_response, "POST", prompt_param="input"),
+            route("/v1/responses/{response_id}", show_response, "GET"),
+            route("/v1/responses/{response_id}", delete_response, "DELETE"),
+            route("/v1/responses/{response_id}/cancel", cancel_response, "POST"),
+            messages_route("/v1/messages", create_message),
+            messages_route("/v1/messages/count_tokens", count_tokens),
+            route("/v1/requests/{request_id}/cancel", cancel_request, "POST"),
+            route("/abort_requests", abort_requests, "POST"),
+            ollama_route("/api/chat", ollama.chat, "POST"),
+            ollama_route("/api/generate", ollama.generate, "POST"),
+            ollama_route("/api/show", ollama.show, "POST"),
+            ollama_route("/api/tags", ollama.tags, "GET"),
+            ollama_route("/api/ps", ollama.running, "GET"),
+            ollama_route("/api/version", ollama.version, "GET"),
+            route("/tokenize", tokenize, "POST"),
+            route("/detokenize", detokenize, "POST"),
+            route("/load", load, "GET"),
+            route("/reset_prefix_cache", reset_prefix_cache, "POST"),
             route("/v1/cache/pins", create_pin, "POST"),
             route("/v1/cache/pins", list_pins, "GET"),
             route("/v1/cache/pins/{pin_id}", delete_pin, "DELETE"),
@@ -144,25 +188,27 @@ def _model_card(context: ServerContext, name: str) -> ModelCard:
     )
 
 
-def _endpoint(context: ServerContext, handler: Handler, prompt_param: str) -> Endpoint:
+def _endpoint(
+    context: ServerContext, handler: Handler, prompt_param: str, errors: ErrorResponse
+) -> Endpoint:
     """The handler with its context, and with every failure turned into an answer."""
 
     async def endpoint(request: Request) -> Response:
         try:
             return await handler(context, request)
         except ApiError as error:
-            return error.response()
+            return errors(error)
         except EngineDeadError:
-            return unavailable(context.service).response()
+            return errors(unavailable(context.service))
         except LooseleafError as error:
-            return from_looseleaf(error, prompt_param).response()
+            return errors(from_looseleaf(error, prompt_param))
         except ClientGoneError:
             return Response(status_code=_CLIENT_CLOSED_REQUEST)
         except HTTPException:
             raise
         except Exception:
             logger.exception("%s %s failed", request.method, request.url.path)
-            return internal_error().response()
+            return errors(internal_error())
 
     return endpoint
 

@@ -36,6 +36,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     body = await read_body(request, context.max_body_bytes)
     fields, turn, name = await off_loop(work_of(body), _prepare, context, body)
     generation = turn.start(context)
+    generation.known_as(name)
     form = ChatFormat(context, fields, turn, generation, name)
     return await respond(request, fields, generation, form)
 

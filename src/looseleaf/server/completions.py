@@ -71,6 +71,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         beams=prepared.beams,
         timeout=prepared.fields.timeout,
     )
+    generation.known_as(prepared.answer_id)
     form = CompletionFormat(context, prepared, generation)
     return await respond(request, prepared.fields, generation, form)
 

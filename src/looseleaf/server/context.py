@@ -8,6 +8,7 @@ from looseleaf.core.hashing import ExtraKeys
 from looseleaf.engine.build import Stack
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
+from looseleaf.server.answers import Answers
 from looseleaf.server.call import current
 from looseleaf.server.errors import ApiError
 from looseleaf.server.gate import Gate
@@ -16,6 +17,7 @@ from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
+from looseleaf.server.responses.store import ResponseStore
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -40,6 +42,8 @@ class ServerContext:
     keys: KeyRing = NO_KEYS
     limits: Limits = DEFAULT_LIMITS
     cors: Cors | None = None
+    answers: Answers = field(default_factory=Answers)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
     gate: Gate = field(init=False)
 

@@ -60,6 +60,7 @@ class Generation:
             priority = max(priority, call.tenant.limits.priority)
         context.gate.admit(call, list(prompts))
         self.groups: list[Group] = []
+        self.cancelled = False
         self.num_samples = params.n
         self._service = context.service
         self._metrics = context.metrics
@@ -67,6 +68,8 @@ class Generation:
         self._tenant = call.tenant
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._answers = context.answers
+        self._answer_id: str | None = None
         try:
             for prompt in prompts:
                 self.groups.append(
@@ -93,6 +96,17 @@ class Generation:
         if end is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(end.time, self._expire, end.seconds)
+
+    def known_as(self, answer_id: str) -> None:
+        """Until it is closed, it can be cancelled by that id."""
+        self._answer_id = answer_id
+        self._answers.add(answer_id, self)
+
+    def cancel(self) -> None:
+        """End early what still runs: whoever reads this gets what there is, as aborted."""
+        self.cancelled = True
+        for group in self.groups:
+            self._service.cancel(group)
 
     @property
     def samples(self) -> list[Sample]:
@@ -181,6 +195,8 @@ class Generation:
             usage = self.usage()
             cached = usage.prompt_tokens_details.cached_tokens
             self._gate.charge(self._tenant, usage.total_tokens - cached)
+        if self._answer_id is not None:
+            self._answers.remove(self._answer_id, self)
         for group, meter in zip(self.groups, self._meters, strict=True):
             self._service.abort(group)
             self._gate.gone(group)
@@ -210,7 +226,7 @@ class Generation:
         try:
             async for delta in stream:
                 self._observe(group, meter, delta)
-                if delta.finish_reason is FinishReason.ABORT:
+                if delta.finish_reason is FinishReason.ABORT and not self.cancelled:
                     raise EngineDeadError("the engine is being stopped")
                 yield first_index + delta.index, delta
         finally:

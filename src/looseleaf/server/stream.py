@@ -25,8 +25,9 @@ logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 
+SSE = "text/event-stream; charset=utf-8"
+
 _HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -124,10 +125,15 @@ async def events(
 class EventStream(Response):
     """Sends frames until there are no more or the client has gone, then closes the generation."""
 
-    def __init__(self, generation: Generation, frames: AsyncGenerator[bytes, None]) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        frames: AsyncGenerator[bytes, None],
+        content_type: str = SSE,
+    ) -> None:
         self.status_code = 200
         self.background = None
-        self.raw_headers = list(_HEADERS)
+        self.raw_headers = [(b"content-type", content_type.encode()), *_HEADERS]
         self._generation = generation
         self._frames = frames
 
