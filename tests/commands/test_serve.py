@@ -1,5 +1,6 @@
 """`looseleaf serve`: its options, and a real process from start to stop."""
 
+import configparser
 import re
 import signal
 import socket
@@ -211,3 +212,81 @@ def test_a_real_process_says_that_its_address_is_taken(spawn, tiny_model: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         outcome = spawn("serve", str(tiny_model), "--port", str(taken.getsockname()[1]))
     outcome.check_refused("address already in use")
+
+
+def test_options_from_a_file(call, served, tiny_model: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        f"model: {tiny_model}\nport: 8123\nmax_num_seqs: 7\nblock-size: 8\n"
+        "served-model-name: [one, two]\nenable-prefix-caching: false\nenable-log-requests: true\n"
+        "swap-space:\n"
+    )
+    # What the command line says wins, before and after.
+    assert call("serve", "--port", "8200", "--config", str(config), "--block-size=4").status == 0
+    ((stack, how),) = served
+    assert (how["port"], how["model_names"], how["access_log"]) == (8200, ["one", "two"], True)
+    assert stack.engine.scheduler.config.max_num_seqs == 7
+    assert stack.memory.block_size == 4
+    assert not stack.engine.scheduler.allocator.prefix_caching
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("prot: 8000", "no option 'prot'; did you mean port?"),
+        ("port: [", "not valid YAML"),
+        ("- port", "must hold options"),
+        ("enable-log-requests: 3", "must be true or false"),
+        ("port: {a: 1}", "must be a text or a number"),
+        ("port: 99999999", "is not a port"),
+    ],
+)
+def test_a_file_that_makes_no_sense(call, tmp_path: Path, text: str, told: str) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text(text)
+    outcome = call("serve", "--config", str(config))
+    assert outcome.status == 2
+    assert told in outcome.err
+
+
+def test_a_command_line_written_for_vllm(call, served, tiny_model: Path) -> None:
+    words = ("--tensor-parallel-size", "1", "--trust-remote-code", "--dtype", "auto")
+    assert call("serve", str(tiny_model), *words, "--enable-chunked-prefill").status == 0
+    assert len(served) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--tensor-parallel-size", "2"), "only 1 is supported"),
+        (("--dtype", "bfloat16"), "only auto is supported"),
+        (("--gpu-memory-utilization", "0.9"), "--kv-cache-memory"),
+        (("--quantization", "awq"), "the types of the model file"),
+    ],
+)
+def test_what_vllm_has_and_we_do_not(call, words: tuple[str, ...], told: str) -> None:
+    outcome = call("serve", *words)
+    assert outcome.status == 2
+    assert told in outcome.err
+
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+def test_the_example_of_a_file_is_understood(call, served, tiny_model: Path) -> None:
+    options = ("--config", str(DEPLOY / "serve.yaml"), "--model", str(tiny_model))
+    assert call("serve", *options).status == 0
+    ((stack, how),) = served
+    assert how["limits"].max_queued_requests == 256
+    assert stack.engine.scheduler.config.policy == "fair"
+
+
+def test_the_unit_starts_a_server_that_reads_the_file(call) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(DEPLOY / "looseleaf.service")
+    program, *words = unit["Service"]["ExecStart"].split()
+    assert program.endswith("/looseleaf")
+    assert words[:2] == ["serve", "--config"]
+    default = 30
+    assert int(unit["Service"]["TimeoutStopSec"]) > default

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from looseleaf.commands.config_file import ConfigFile
 from looseleaf.commands.options import (
     DEFAULTS,
     add_engine,
@@ -15,6 +16,7 @@ from looseleaf.commands.options import (
     memory_size,
     parse_json,
 )
+from looseleaf.commands.vllm_options import add_vllm_options, log_ignored
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
 from looseleaf.engine.llm import LLM
@@ -51,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{DEFAULTS.model})",
     )
     parser.add_argument("--model", "-m", dest="model_option", help="the same, as an option")
+    parser.add_argument(
+        "--config",
+        action=ConfigFile,
+        metavar="FILE",
+        help="take options from a YAML file, like port: 8000; those given here win",
+    )
     http = parser.add_argument_group("server")
     http.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
     http.add_argument("--port", type=_port, default=DEFAULT_PORT, help="0 picks a free one")
@@ -166,6 +174,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a client may take to send a request",
     )
     add_engine(parser)
+    add_vllm_options(parser)
 
 
 def _add_replies(parser: argparse.ArgumentParser) -> None:
@@ -201,6 +210,7 @@ def run(options: argparse.Namespace) -> None:
     given = options.model_option if options.model is None else options.model
     options.model = DEFAULTS.model if given is None else given
     keys, limits, cors = _keys(options), _limits(options), _cors(options)
+    log_ignored(getattr(options, "ignored", ()))
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
