@@ -109,8 +109,9 @@ def test_c165_every_sample_ends_in_one_counter(start_server: Any) -> None:
 
 
 def test_c019_a_broken_metric_does_not_reach_a_request(
-    server: Any, chat_body: Any, caplog: pytest.LogCaptureFixture
+    start_server: Any, chat_body: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    server = start_server(step_seconds=0.01)  # so that every token is a piece of its own
     metrics = server.context.metrics
     for name in ("_ttft", "_itl", "_e2e", "_prompt_tokens", "_started", "_generation_tokens"):
         setattr(metrics, name, None)

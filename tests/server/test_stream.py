@@ -140,7 +140,9 @@ def test_c065_no_part_of_a_stop_string_is_streamed(server: Any) -> None:
 
 def test_c082_a_character_is_streamed_whole(start_server: Any) -> None:
     data = "žš한😀".encode()
-    server = start_server(next_token=lambda request_id, position: data[position - 3])
+    server = start_server(
+        next_token=lambda request_id, position: data[position - 3], step_seconds=0.01
+    )
     *chunks, _ = frames(server, "/v1/completions", max_tokens=len(data))
     pieces = [text_of(chunk["choices"][0]) for chunk in chunks]
     assert [piece for piece in pieces if piece] == list("žš한😀")
@@ -201,3 +203,14 @@ def test_an_engine_failure_ends_a_whole_answer_with_an_error(
     assert answer.status_code == 503
     assert "secret" not in answer.text
     assert server.metric("vllm:request_success_total", finished_reason="error") == 4
+
+
+def test_a_slow_reader_gets_fewer_and_longer_pieces(start_server: Any) -> None:
+    """All tokens are there before the event loop comes to the second one."""
+    server = start_server()
+    chunks = frames(server, "/v1/completions", max_tokens=500)[:-1]
+    text = "".join(text_of(chunk["choices"][0]) for chunk in chunks)
+    assert len(text) == 500
+    assert len(chunks) < 500
+    assert server.metric("vllm:generation_tokens_total") == 500
+    assert server.metric("vllm:inter_token_latency_seconds_count") == 499

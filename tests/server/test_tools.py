@@ -74,7 +74,9 @@ def test_calls_are_taken_out_of_the_text(start_server: Any, says: Any) -> None:
 
 def test_calls_are_streamed_while_they_are_written(start_server: Any, says: Any) -> None:
     text = f"Let me see.\n{CALLS}"
-    server = start_server(next_token=says(text), max_model_len=2048, num_blocks=1024)
+    server = start_server(
+        next_token=says(text), max_model_len=2048, num_blocks=1024, step_seconds=0.005
+    )
     content, calls, reason, pieces = streamed(server)
     assert content == "Let me see."
     assert calls == [("get_weather", '{"city": "Rome"}'), ("get_time", "{}")]

@@ -35,6 +35,17 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
+    def then(self, later: "Delta") -> "Delta":
+        """Both in one, of the same sample."""
+        return Delta(
+            self.index,
+            self.text + later.text,
+            self.token_ids + later.token_ids,
+            self.logprobs + later.logprobs,
+            later.finish_reason,
+            later.stop_reason,
+        )
+
 
 @dataclass(slots=True)
 class Sample:

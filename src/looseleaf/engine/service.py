@@ -164,14 +164,29 @@ class EngineService:
         return search
 
     async def stream(self, group: Group) -> AsyncGenerator[Delta, None]:
-        """The group's news until all its samples are finished; leaving early aborts it."""
+        """The group's news until all its samples are finished; leaving early aborts it.
+
+        What has come since the last was taken is one piece per sample: a reader that is slower than
+        the engine gets fewer and longer ones.
+        """
         deltas = self._streams[group.request_id]
         try:
             while not (group.finished and deltas.empty()):
-                delta = await deltas.get()
-                if isinstance(delta, Exception):
-                    raise delta
-                yield delta
+                waiting = [await deltas.get()]
+                while not deltas.empty():
+                    waiting.append(deltas.get_nowait())
+                pieces: dict[int, Delta] = {}
+                failure = None
+                for news in waiting:
+                    if isinstance(news, Exception):
+                        failure = news
+                        break
+                    earlier = pieces.get(news.index)
+                    pieces[news.index] = news if earlier is None else earlier.then(news)
+                for piece in pieces.values():
+                    yield piece
+                if failure is not None:
+                    raise failure
         finally:
             self.abort(group)
 

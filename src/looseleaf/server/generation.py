@@ -246,6 +246,8 @@ class Generation:
             meter.first[delta.index] = now
             if delta.token_ids:
                 self._metrics.first_token(now - arrival)
+            for _ in delta.token_ids[1:]:  # they came together
+                self._metrics.next_token(0.0)
         else:
             for _ in delta.token_ids:
                 gap = (now - meter.last[delta.index]) / len(delta.token_ids)
