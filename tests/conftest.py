@@ -47,3 +47,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny_gguf import write_tiny_model
 
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--api-cases", type=int, default=100, help="requests made from /openapi.json by its test"
+    )

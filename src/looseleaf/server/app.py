@@ -38,6 +38,7 @@ from looseleaf.server.middleware import (
 )
 from looseleaf.server.ollama import routes as ollama
 from looseleaf.server.ollama.answer import error_response as ollama_error
+from looseleaf.server.openapi import openapi
 from looseleaf.server.pins import create_pin, delete_pin, list_pins
 from looseleaf.server.protocol import ModelCard, ModelList
 from looseleaf.server.responses.routes import (
@@ -143,6 +144,7 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
             route("/ready", ready, "GET"),
             route("/version", version, "GET"),
             route("/metrics", metrics, "GET"),
+            route("/openapi.json", openapi, "GET"),
         ],
         lifespan=lifespan,
         middleware=middleware,

@@ -1,0 +1,88 @@
+"""/openapi.json tells of every route, and the server does what it says."""
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import load_all_checks
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from starlette.routing import Route
+
+from looseleaf.server.app import create_app
+
+load_all_checks()
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+def test_every_route_is_in_the_document_and_the_other_way_round(server: Any) -> None:
+    answer = server.http().get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    document = answer.json()
+    assert document["openapi"].startswith("3.1.")
+    told = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    routes = [route for route in create_app(server.context).routes if isinstance(route, Route)]
+    served = {
+        (method, re.sub(r":\w+}", "}", route.path))
+        for route in routes
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert told == served
+
+
+def test_the_document_is_whole(server: Any) -> None:
+    """Every reference leads somewhere, and what is required of a chat is what decoding requires."""
+    document = server.http().get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    for name in re.findall(r"'#/components/schemas/([^']+)'", str(document)):
+        assert name in schemas
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    reference = chat["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    assert schemas[reference.rpartition("/")[2]]["required"] == ["model", "messages"]
+    statuses = {200, 400, 401, 404, 408, 413, 429, 500, 503, 504}
+    assert chat["responses"].keys() == {str(status) for status in statuses}
+
+
+def test_requests_made_from_the_document(start_server: Any, pytestconfig: pytest.Config) -> None:
+    """Requests that fit the document and ones that do not: no status is undocumented, none tells of
+    a failure of the server, and answers have the form that the document says."""
+    server = start_server(max_model_len=64)
+    (model,) = server.context.model_names
+    url = server.url
+    api = schemathesis.openapi.from_dict(server.http().get("/openapi.json").json())
+    cases = st.one_of(
+        api.as_strategy(generation_mode=GenerationMode.POSITIVE),
+        api.as_strategy(generation_mode=GenerationMode.NEGATIVE),
+    )
+    statuses: Counter[int] = Counter()
+
+    @settings(
+        max_examples=pytestconfig.getoption("--api-cases"),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, named=st.integers(0, 9))
+    def ask(case: Any, named: int) -> None:
+        # A model of another name is refused before anything else is looked at.
+        if named and isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
+            case.body["model"] = model
+        answer = case.call(base_url=url, timeout=10)
+        statuses[answer.status_code] += 1
+        assert answer.status_code < 500 or answer.status_code == 504, case.as_curl_command()
+        case.validate_response(answer, checks=CHECKS)
+
+    ask()
+    assert statuses[200]
+    assert statuses[400]
+    print(f"answers by status: {dict(sorted(statuses.items()))}")
