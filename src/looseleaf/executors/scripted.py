@@ -20,7 +20,7 @@ _MASK = (1 << 64) - 1
 _EMPTY_CHAIN = 0x9E3779B97F4A7C15
 DEFAULT_VOCAB_SIZE = 1000
 
-NextToken = Callable[[RequestId, int], int]
+NextToken = Callable[[RequestId, int], int | None]
 
 
 def extend_chain(chain: int, token_id: int) -> int:
@@ -75,9 +75,10 @@ class _Tokens:
 class ScriptedExecutor:
     """Implements `Executor` without a model.
 
-    `next_token(request_id, position)` says what is sampled at a position; by default it is
-    `expected_token` of the tokens before. Then, with an `eos_token_id`, one token in
-    `mean_output_tokens` is that one. `vocab_size` is the number of ids, given and sampled.
+    `next_token(request_id, position)` says what is sampled at a position, or None for logits that
+    are not numbers; by default it is `expected_token` of the tokens before. Then, with an
+    `eos_token_id`, one token in `mean_output_tokens` is that one. `vocab_size` is the number of
+    ids, given and sampled.
 
     Raises `InvalidStepError` when a step reads a slot that was never written (or was overwritten
     meanwhile), or KV that is not of the sequence's own tokens; when it writes into a block that
@@ -120,17 +121,21 @@ class ScriptedExecutor:
         for sequence in step.sequences:
             self._read(sequence)
         middle = perf_counter()
-        tokens: list[int] = []
+        tokens: list[int | None] = []
         logprobs: list[TokenLogprobs | None] = []
         for sequence in step.sequences:
             for draw, chain in zip(sequence.samples, self._draw_chains(sequence), strict=True):
+                token: int | None
                 if self._next_token is None:
                     token = self._tokens.sample(chain, draw.sample_index)
                 else:
                     token = self._next_token(draw.request_id, draw.position)
                 tokens.append(token)
                 count = draw.params.logprobs
-                logprobs.append(None if count is None else self._logprobs(chain, token, count))
+                if count is None or token is None:
+                    logprobs.append(None)
+                else:
+                    logprobs.append(self._logprobs(chain, token, count))
         durations = (("forward", middle - start), ("sample", perf_counter() - middle))
         asked = zip(step.sequences, scores, strict=True)
         return StepResult(

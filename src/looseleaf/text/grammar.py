@@ -16,6 +16,9 @@ from looseleaf.text.tokenizer import Tokenizer
 MAX_GRAMMAR_CHARS = 200_000
 MAX_CHOICES = 1000
 MAX_MESSAGE_CHARS = 300
+MAX_LEXER_FUEL = 200_000
+"""The expressions that a grammar's states may take, by llguidance's count. Its own limit of a
+million lets a mask take a second; schemas of hundreds of properties stay below this one."""
 
 
 JSON_OPTIONS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
@@ -74,10 +77,10 @@ class Grammars:
                 f"structured_outputs: the grammar has {len(grammar)} characters, but it may have "
                 f"at most {MAX_GRAMMAR_CHARS}"
             )
-        wrong = matcher.validate_grammar(grammar, self._vocabulary)
+        wrong = matcher.validate_grammar(grammar, self._vocabulary, limits=self._limits)
         if wrong and not wrong.startswith("WARNING"):
             raise GrammarError(f"structured_outputs: {_short(wrong)}")
-        if self.matcher(grammar).is_error():
+        if not _can_be_followed(self.matcher(grammar)):
             raise GrammarError("structured_outputs: the grammar is too complex to be followed")
         return grammar
 
@@ -86,8 +89,16 @@ class Grammars:
         at once."""
         import llguidance
 
-        made: Matcher = llguidance.LLMatcher(self._vocabulary, grammar, log_level=0)
+        made: Matcher = llguidance.LLMatcher(
+            self._vocabulary, grammar, log_level=0, limits=self._limits
+        )
         return made
+
+    @cached_property
+    def _limits(self) -> Any:
+        import llguidance
+
+        return llguidance.LLParserLimits(initial_lexer_fuel=MAX_LEXER_FUEL)
 
     @cached_property
     def _vocabulary(self) -> Any:
@@ -117,6 +128,16 @@ class _Vocabulary:
         return self._tokenizer.encode(
             text.decode("utf-8", "replace"), add_special=False, parse_special=False
         )
+
+
+def _can_be_followed(matcher: Matcher) -> bool:
+    """Whether a token may come first, and can be taken: some grammars are only seen to be too
+    complex at the first step, which may not be one that others wait for."""
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    if matcher.is_error() or not allowed:
+        return False
+    lowest = (allowed & -allowed).bit_length() - 1
+    return matcher.consume_tokens([lowest]) and not matcher.is_error()
 
 
 def _short(message: str) -> str:
