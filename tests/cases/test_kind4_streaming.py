@@ -111,8 +111,10 @@ def test_c093_every_chunk_names_its_choice(server: Any, chat_body: Any) -> None:
 
 
 def test_c094_all_samples_come_and_in_order(server: Any, chat_body: Any) -> None:
+    client = server.http()
+
     def ask(_: int) -> Any:
-        return server.http().post(CHAT, json={**chat_body, "n": 4}).json()["choices"]
+        return client.post(CHAT, json={**chat_body, "n": 4}).json()["choices"]
 
     with ThreadPoolExecutor(10) as pool:
         for choices in pool.map(ask, range(10)):
