@@ -203,8 +203,11 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
     """What is asked of the server is random; what it must not do is grow."""
     rng = random.Random(1)
     streams: list[Stream] = []
-    async with served(*real("--served-model-name", "m", "--max-model-len", "1024")) as server:
-        await Stream(server.port, completion([1, 2, 3], 8)).run()
+    words = ("--served-model-name", "m", "--max-model-len", "1024", "--kv-cache-memory", "256MiB")
+    async with served(*real(*words)) as server:
+        # Memory of the pool is taken when it is first used.
+        fill = [Stream(server.port, completion([i] * 700, 64)) for i in range(1000, 1032)]
+        await asyncio.gather(*(stream.run() for stream in fill))
         before = _figures(server)
         end = time.monotonic() + 60 * options.minutes
 

@@ -66,6 +66,15 @@ class Server(uvicorn.Server):
             "/v1, ".join(self.urls),
             self._context.memory,
         )
+        keys, gate = len(self._context.keys), self._context.gate
+        logger.info(
+            "%s; at most %d requests wait, with %s prompt tokens; /metrics, /openapi.json",
+            f"API keys: {keys}"
+            if keys
+            else "no API keys: whoever reaches this address is answered",
+            gate.max_requests,
+            gate.max_tokens,
+        )
 
     async def on_tick(self, counter: int) -> bool:
         failed = self._context.service.failure is not None
