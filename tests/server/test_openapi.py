@@ -18,6 +18,8 @@ from schemathesis.specs.openapi.checks import (
 from starlette.routing import Route
 
 from looseleaf.server.app import create_app
+from looseleaf.server.keys import key_ring
+from looseleaf.server.openapi import OPERATIONS
 
 load_all_checks()
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -67,6 +69,16 @@ def test_the_document_is_whole(server: Any) -> None:
     assert schemas[reference.rpartition("/")[2]]["required"] == ["model", "messages"]
     statuses = {200, 400, 401, 404, 408, 413, 429, 500, 503, 504}
     assert chat["responses"].keys() == {str(status) for status in statuses}
+
+
+def test_keys_are_asked_for_where_the_document_says(start_server: Any) -> None:
+    server = start_server(keys=key_ring(["secret"]))
+    client = server.http()
+    assert client.get("/openapi.json").status_code == 401
+    for operation in OPERATIONS:
+        path = operation.path.replace("{", "").replace("}", "")
+        answer = client.request(operation.method, path)
+        assert (answer.status_code == 401) == (401 in operation.statuses()), path
 
 
 def test_requests_made_from_the_document(start_server: Any, pytestconfig: pytest.Config) -> None:
