@@ -304,7 +304,7 @@ def _described(operation: Operation, schema_of: dict[str, dict[str, Any]]) -> di
     else:
         answer["content"] = {_JSON: {"schema": schema_of[repr(operation.answer)]}}
     if operation.stream is not None:
-        answer["content"][operation.stream] = {"schema": {"type": "string"}}
+        answer["content"][operation.stream] = {}  # OpenAPI 3.1 has no schema of one event
     if operation.fields is not None:
         body = {_JSON: {"schema": schema_of[repr(operation.fields)]}}
         described["requestBody"] = {"required": True, "content": body}
