@@ -103,6 +103,7 @@ def test_c150_counts_are_checked_before_there_is_room_for_them(
         {"stop": "secret" * 170_000},
         {"stop": ["a", "b", "c", "d", "e"]},
         {"bad_words": ["secret"] * 50_000},
+        {"bad_words": ["secret"] * 129},
         {"bad_words": ["secret" * 170_000]},
         {"stop_token_ids": [5] * 500_000},
     ],
