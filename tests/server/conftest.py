@@ -133,6 +133,7 @@ class RunningServer:
         self.thread = threading.Thread(target=lambda: asyncio.run(main()), name="test-server")
         self.thread.start()
         self.eventually(lambda: bool(self.server.urls), "the server has started")
+        self.http()  # here, because threads that make it at once would make several
 
     def stop(self) -> None:
         assert self.thread is not None

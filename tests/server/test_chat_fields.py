@@ -128,7 +128,7 @@ def test_what_changes_logits_is_taken(server: Any, chat_body: Any, name: str, va
         ("frequency_penalty", -2.1, "between -2 and 2"),
         ("repetition_penalty", 0, "above 0"),
         ("bad_words", [""], "not empty"),
-        ("bad_words", ["x"] * 257, "at most 256"),
+        ("bad_words", ["x"] * 129, "at most 128"),
         ("allowed_token_ids", [], "at least one id"),
         ("allowed_token_ids", [5, 4000], "token 4000"),
         ("min_tokens", -1, "between 0 and max_tokens"),

@@ -104,6 +104,9 @@ class KVAllocator(Protocol):
     def free(self, request: Request) -> None:
         """Give up the sequence's blocks; what is stored in them may stay findable."""
 
+    def disown(self, request: Request) -> None:
+        """What the sequence holds alone may be wrong: it is not found any more."""
+
     def end_schedule(self) -> tuple[BlockSave, ...]:
         """No more reservations in this step: what only served as a source of copies is let go.
         Returns what was evicted for it and is to be kept elsewhere."""

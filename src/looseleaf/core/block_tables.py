@@ -177,6 +177,10 @@ class BlockTables:
         if self.events is not None:
             self.events.emit(TableFreed, request.request_id)
 
+    def disown(self, request: Request) -> None:
+        for block_id in self.table(request.request_id):
+            self.pool.own(block_id, 0)
+
     def end_schedule(self) -> tuple[BlockSave, ...]:
         if self._copy_sources:
             self.pool.release(self._copy_sources.elements())

@@ -456,8 +456,7 @@ class Scheduler:
         now: float,
     ) -> list[Update]:
         """Take what was drawn as long as the guesses were right, token by token as if each had had
-        a step of its own, and the first token after. What was stored for the others is not counted,
-        and will be written over."""
+        a step of its own, and the first token after. What the others stored is written over."""
         self.counters.drafts += 1
         self.counters.draft_tokens += sequence.num_drafts
         drafts = sequence.token_ids[-sequence.num_drafts :]
@@ -483,6 +482,7 @@ class Scheduler:
     def _finish(self, request: Request, reason: FinishReason) -> None:
         if request.status is Status.RUNNING:
             if reason is FinishReason.ERROR:
+                self.allocator.disown(request)
                 request.num_computed_tokens = 0  # nothing more of it is to be found
             self._leave_running(request)
         request.status = Status.FINISHED

@@ -155,6 +155,9 @@ class ContiguousTables:
         if self.events is not None:
             self.events.emit(TableFreed, request.request_id)
 
+    def disown(self, request: Request) -> None:
+        """Nothing is ever found."""
+
     def end_schedule(self) -> tuple[BlockSave, ...]:
         return ()
 

@@ -22,7 +22,7 @@ MAX_STOP_CHARS = 1000
 MAX_STOP_TOKEN_IDS = 128
 MAX_SALT_CHARS = 1000
 MAX_BIASES = 1024
-MAX_BAD_WORDS = 256
+MAX_BAD_WORDS = 128
 MAX_BEAM_TOKENS = 2**31
 """Of a search that may go on to the end of the context."""
 
