@@ -113,7 +113,8 @@ def test_without_sharing_everything_is_computed(tiny_model: Path) -> None:
 def test_what_is_computed_again_is_counted_again(tiny_model: Path) -> None:
     workload = replace(SHARED, shared_tokens=0, own_tokens=16, max_tokens=40)
     memory = 10 * 16 * KV_BYTES_PER_TOKEN  # 10 blocks
-    with LLM(str(tiny_model), kv_cache_memory=memory, max_num_seqs=4) as llm:
+    settings = {"kv_cache_memory": memory, "max_num_seqs": 4, "admission_headroom": 0}
+    with LLM(str(tiny_model), **settings) as llm:
         found = run(llm, workload)
     assert found.preemptions > 0
     assert found.prompt_tokens_computed >= 4 * 16

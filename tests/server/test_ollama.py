@@ -21,7 +21,7 @@ def lines(answer: Any) -> list[dict[str, Any]]:
 
 
 def test_chat(start_server: Any, says: Any) -> None:
-    server = start_server(next_token=says("Hello"))
+    server = start_server(next_token=says("Hello"), step_seconds=0.005)
     *pieces, last = lines(post(server))
     assert "".join(piece["message"]["content"] for piece in pieces) == "Hello"
     assert not any(piece["done"] for piece in pieces)

@@ -40,16 +40,18 @@ def test_version(server: Any) -> None:
     assert server.http().get("/version").json() == {"version": looseleaf.__version__}
 
 
-def test_the_start_is_logged_in_one_line(
+def test_the_start_is_logged_in_two_lines(
     start_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     server = start_server()
     names = ("looseleaf", "uvicorn")
-    (line,) = [r.getMessage() for r in caplog.records if r.name.startswith(names)]
+    line, limits = [r.getMessage() for r in caplog.records if r.name.startswith(names)]
     assert "tiny" in line
     assert server.url in line
     assert str(server.context.memory) in line
+    assert "no API keys" in limits
+    assert f"at most {server.context.gate.max_requests} requests wait" in limits
 
 
 @pytest.mark.parametrize("on", [False, True])

@@ -9,14 +9,15 @@ from typing import NamedTuple
 from looseleaf.core.errors import ConfigError
 from looseleaf.executors.packed_weights import MATRIX_TYPES, PACKED_TYPES
 from looseleaf.models.load import load_program
-from looseleaf.program.op import Linear
+from looseleaf.program.op import Linear, Logits
 from looseleaf.weights.gguf import GGUFFile
 
 
 class Product(NamedTuple):
     """A product with a matrix of `n` outputs and `k` inputs, packed as the native executor does.
 
-    `of_logits` is whether only those rows take part whose logits are wanted: one of a prompt.
+    `of_logits` is whether it makes the logits, for those rows alone that they are wanted of: one of
+    a prompt.
     """
 
     n: int
@@ -40,13 +41,13 @@ def model_shapes(path: Path) -> ModelShapes:
         _, program = load_program(file)
         types = {name: info.ggml_type for name, info in file.tensors.items()}
     shapes = dict(program.weights)
+    (logits,) = (op.source for op in program.ops if isinstance(op, Logits))
     counts: Counter[Product] = Counter()
     for op in program.ops:
         if isinstance(op, Linear):
             n, k = shapes[op.weight]
             packed_type = PACKED_TYPES.get(types[op.weight], "f32")
-            of_logits = program.buffers[op.source].rows == "sampled"
-            counts[Product(n, k, packed_type, of_logits)] += 1
+            counts[Product(n, k, packed_type, op.target == logits)] += 1
     return ModelShapes(counts, program.num_heads, program.num_kv_heads, program.head_dim)
 
 
