@@ -147,7 +147,7 @@ def test_other_dialects(start_server: Any, says: Any, dialect: str, text: str) -
 
 def test_forced_calls_are_held_to_a_grammar(start_server: Any, says: Any) -> None:
     """The engine here draws what the script says, whatever the grammar; that it is there is what
-    can be seen. What it allows is in tests/text, and what comes of it in tests/acceptance."""
+    can be seen. What comes of it is in tests/acceptance."""
     server = start_server(next_token=says(CALL), max_model_len=2048, num_blocks=1024)
     named = {"type": "function", "function": {"name": "get_weather"}}
     allowed = {"mode": "required", "tools": [named]}
