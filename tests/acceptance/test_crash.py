@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,8 @@ def server(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], s
         process.wait(SECONDS)
 
 
-async def crowd(url: str, asked: list[list[int]], kill: Any, delay: float) -> int:
-    """All at once; how many were answered before `kill` was called."""
+async def crowd(url: str, asked: list[list[int]], kill: Any, moment: Awaitable[None]) -> int:
+    """All at once; how many were answered before `kill` was called, at that moment."""
     limits = httpx.Limits(max_connections=CLIENTS)
     async with httpx.AsyncClient(timeout=SECONDS, limits=limits) as client:
 
@@ -89,7 +89,7 @@ async def crowd(url: str, asked: list[list[int]], kill: Any, delay: float) -> in
             return response.status_code == 200
 
         tasks = [asyncio.create_task(ask(prompt)) for prompt in asked]
-        await asyncio.sleep(delay)
+        await moment
         kill()
         return sum(await asyncio.gather(*tasks))
 
@@ -115,6 +115,18 @@ def stored(folder: Path) -> tuple[set[bytes], bytes]:
         file.close()
 
 
+async def something_stored(folder: Path) -> None:
+    """Over once blocks have come to the disk, and then some time for more."""
+    file = BlockFile(folder)
+    try:
+        async with asyncio.timeout(2 * SECONDS):
+            while not file.spaces():
+                await asyncio.sleep(0.1)
+    finally:
+        file.close()
+    await asyncio.sleep(3)
+
+
 def num_findable(prompt: list[int], hashes: set[bytes], secret: bytes) -> int:
     """Of the prompt's tokens: in blocks that are stored from the first one on."""
     hasher, keys = BlockHasher(BLOCK, secret), list[Any]()
@@ -135,10 +147,9 @@ def test_a_killed_server_goes_on_where_it_was(smollm2_path: Path, tmp_path: Path
     most_found = 0
     for crash in range(CRASHES):
         with server(folder, log) as (process, url):
-            # The first crash comes late enough for something to be on the disk.
-            delay = rng.uniform(0.1, 5) if crash else 12
+            moment = asyncio.sleep(rng.uniform(0.1, 5)) if crash else something_stored(folder)
             order = rng.sample(asked, len(asked))
-            asyncio.run(crowd(url, order, lambda p=process: p.send_signal(signal.SIGKILL), delay))
+            asyncio.run(crowd(url, order, lambda p=process: p.send_signal(signal.SIGKILL), moment))
         assert sum(path.stat().st_size for path in folder.iterdir()) <= DISK_BYTES
         hashes, secret = stored(folder)
         with server(folder, log) as (process, url), httpx.Client(timeout=SECONDS) as client:

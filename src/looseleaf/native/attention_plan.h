@@ -7,7 +7,8 @@
 //     prefill                        tiles of `kAttentionRows` rows, each over all that it sees
 //
 // Splits are independent, and merged in rising order whoever computed them: so results do not depend
-// on the plan. The units of a plan come in falling order of size, in tasks of about equal size.
+// on the plan. The units of a plan come in falling order of size, in tasks of about equal
+// size; those that differ only in their KV head stay together, unless threads would go idle.
 #pragma once
 
 #include <cstddef>
