@@ -28,6 +28,7 @@ from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
+from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
 from looseleaf.text.chat_template import ChatTemplate
@@ -230,6 +231,7 @@ def start_server() -> Iterator[StartServer]:
         keys: KeyRing = NO_KEYS,
         limits: Limits = DEFAULT_LIMITS,
         cors: Cors | None = None,
+        observing: Observing = DEFAULT_OBSERVING,
         policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
     ) -> RunningServer:
@@ -246,7 +248,9 @@ def start_server() -> Iterator[StartServer]:
             step_seconds,
         )
         memory = MemoryPlan(num_blocks, block_size, 1024, max_model_len)
-        service = EngineService(Engine(scheduler, executor), tokenizer)
+        service = EngineService(
+            Engine(scheduler, executor), tokenizer, kv_sample=observing.kv_sample
+        )
         context = ServerContext(
             Lifecycle(service),
             service,
@@ -255,7 +259,7 @@ def start_server() -> Iterator[StartServer]:
             Grammars(tokenizer),
             model_names,
             memory,
-            Metrics(model_names[0], memory),
+            Metrics(model_names[0], memory, legacy_names=observing.legacy_metric_names),
             max_body_bytes,
             replies,
             keys,

@@ -1,9 +1,10 @@
 """One HTTP request as everything on its way sees it: whose it is, and how long it may take."""
 
 import math
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from looseleaf.server.errors import invalid
 from looseleaf.server.keys import ANYBODY, Tenant
@@ -18,11 +19,13 @@ class End(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """It came at `arrival`, on the event loop's clock, and has `timeout` seconds; None is any."""
+    """It came at `arrival`, on the event loop's clock, and has `timeout` seconds; None is any.
+    `told` gives what the log tells of its generation, once it has one."""
 
     tenant: Tenant = ANYBODY
     arrival: float = 0.0
     timeout: float | None = None
+    told: Callable[[], dict[str, Any]] | None = None
 
     def limit(self, seconds: float | None, param: str) -> None:
         """Let it take no more than that, if it is not None. Raises ApiError for what is no time;

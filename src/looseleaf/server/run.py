@@ -16,6 +16,7 @@ from looseleaf.server.app import create_app
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
+from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 
 logger = logging.getLogger(__name__)
@@ -214,6 +215,7 @@ def run_server(
     keys: KeyRing = NO_KEYS,
     limits: Limits = DEFAULT_LIMITS,
     cors: Cors | None = None,
+    observing: Observing = DEFAULT_OBSERVING,
     root_path: str = "",
     exit_on_engine_failure: bool = True,
 ) -> None:
@@ -231,6 +233,7 @@ def run_server(
         keys=keys,
         limits=limits,
         cors=cors,
+        observing=observing,
     )
     make_server(
         context,
