@@ -34,6 +34,7 @@ def chat_request(fields: PromptFields) -> ChatRequest:
         chat.top_p = fields.top_p
         chat.top_k = fields.top_k
         chat.cache_salt = fields.cache_salt
+        chat.stream = fields.stream
     return chat
 
 
