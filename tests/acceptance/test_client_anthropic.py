@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
+from pydantic import BaseModel
 from serving import MODEL, SECONDS, Served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
@@ -40,6 +41,11 @@ CALL: dict[str, Any] = {
     "tools": [TOOL],
     "tool_choice": {"type": "tool", "name": "get_weather"},
 }
+
+
+class Place(BaseModel):
+    country: Literal["France", "Japan", "Peru"]
+    rainy: bool
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +167,17 @@ def test_any_tool(client: Anthropic) -> None:
     (use,) = message.content
     assert use.type == "tool_use"
     check_input(use.input)
+
+
+def test_parse_with_a_pydantic_model(client: Anthropic) -> None:
+    asked: Any = [{"role": "user", "content": "Where is Tokyo? Answer as JSON."}]
+    fields: dict[str, Any] = {**ASKED, "messages": asked, "output_format": Place}
+    message = client.messages.parse(**fields)
+    assert isinstance(message.parsed_output, Place)
+    assert message.stop_reason == "end_turn"
+    with client.messages.stream(**fields) as stream:
+        final = stream.get_final_message()
+    assert final.parsed_output == message.parsed_output
 
 
 def test_errors(client: Anthropic) -> None:

@@ -3,7 +3,11 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
+
+from looseleaf.server.anthropic.prompt import chat_request
+from looseleaf.server.anthropic.protocol import MessagesRequest
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 TOOL: Any = {"name": "get_weather", "input_schema": {"type": "object"}}
@@ -66,6 +70,17 @@ def test_events(start_server: Any, says: Any) -> None:
     assert post(server, tools=[TOOL], messages=messages).status_code == 200
 
 
+def test_a_schema_of_the_output() -> None:
+    def asked(config: Any) -> Any:
+        fields = {"model": "tiny", "max_tokens": 9, "messages": [], "output_config": config}
+        return chat_request(msgspec.convert(fields, MessagesRequest)).response_format
+
+    schema = {"enum": ["no", "yes"]}
+    found = asked({"effort": "low", "format": {"type": "json_schema", "schema": schema}})
+    assert (found.type, found.json_schema.schema) == ("json_schema", schema)
+    assert asked({"effort": "low", "format": None}) is None
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "kind"),
     [
@@ -80,6 +95,8 @@ def test_events(start_server: Any, says: Any) -> None:
         ),
         ({"tools": [{"name": "x", "type": "bash_1"}]}, 400, "invalid_request_error"),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error"),
+        ({"output_config": {"format": {"type": "xml"}}}, 400, "invalid_request_error"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, 400, "invalid_request_error"),
     ],
 )
 def test_errors(server: Any, fields: Any, status: int, kind: str) -> None:
