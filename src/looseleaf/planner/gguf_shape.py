@@ -73,7 +73,11 @@ class _Header:
         if rank:
             rope = self.count("rope.dimension_count")
             kv_layers = (KVLayer(1, rank + rope, 0),) * self.num_layers
+            whole = self.count("attention.key_length_mla", head_dim)
+            whole += self.count("attention.value_length_mla", value_dim)
+            pair_flops = (2 * self.heads * (2 * rank + rope), 2 * self.heads * whole)
         else:
+            pair_flops = (2 * self.heads * (head_dim + value_dim),) * 2
             kv_heads = self.counts("attention.head_count_kv", self.heads)
             kv_layers = tuple(
                 KVLayer(heads, head_dim, value_dim, window)
@@ -103,11 +107,13 @@ class _Header:
             kv_layers=kv_layers,
             parameters=parameters,
             active_parameters=active,
+            pair_flops=pair_flops,
             dtype=self._dtype(),
             tied_embeddings="output.weight" not in self.tensors,
             num_experts=self.count("expert_count", 0),
             num_experts_per_token=self.count("expert_used_count", 0),
             stored_bytes=sum(info.nbytes for info in self.tensors.values()),
+            kv_dtype="int16",  # as the native executor serves these files
             notes=tuple(notes),
         )
 

@@ -173,12 +173,22 @@ class _Config:
             kv_layers=kv_layers,
             parameters=parameters,
             active_parameters=parameters.total - idle,
+            pair_flops=self._pair_flops(),
             dtype=self._dtype(),
             tied_embeddings=self.tied,
             num_experts=self.experts,
             num_experts_per_token=self.experts_per_token,
             notes=tuple(self.notes),
         )
+
+    def _pair_flops(self) -> tuple[int, int]:
+        if not self.latent_rank:
+            flops = 4 * self.heads * self.head_dim
+            return flops, flops
+        # One query works on the latent itself; for more, keys and values are made of it first.
+        latent = 2 * self.latent_rank + self.rope_dim
+        whole = self.count("qk_nope_head_dim") + self.rope_dim + self.count("v_head_dim")
+        return 2 * self.heads * latent, 2 * self.heads * whole
 
     def _windows(self) -> list[int | None]:
         """Of each layer."""

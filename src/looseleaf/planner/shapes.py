@@ -68,7 +68,10 @@ class ModelShape:
     """`source` says where the figures are from, `notes` what they leave out.
 
     `kv_layers` are the layers that store keys and values. `dtype` is how the weights are published,
-    `stored_bytes` what they take where they are at hand. `active_parameters` work on each token.
+    `stored_bytes` what they take where they are at hand, `kv_dtype` how keys and values are stored
+    unless told otherwise. `active_parameters` work on each token.
+    `pair_flops` are those of one query and one key in a layer, all heads together: where a sequence
+    computes one token, and where it computes more.
     """
 
     name: str
@@ -85,11 +88,13 @@ class ModelShape:
     kv_layers: tuple[KVLayer, ...]
     parameters: Parameters
     active_parameters: int
+    pair_flops: tuple[int, int]
     dtype: str
     tied_embeddings: bool = False
     num_experts: int = 0
     num_experts_per_token: int = 0
     stored_bytes: int | None = None
+    kv_dtype: str = "bf16"
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
