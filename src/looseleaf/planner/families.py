@@ -18,6 +18,8 @@ class Family(NamedTuple):
     head_norms: bool = False
     head_bias: bool = False
     router_bias: bool = False
+    shared_expert: bool = False
+    """One more expert for all tokens, of the size of the others."""
     tied: bool = False
     extra_positions: int | None = None
     """Learned positions beyond `max_position_embeddings`; None if positions are not learned."""
@@ -57,6 +59,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(norms=4, tied=True, window_every=2, defaults={"head_dim": 256}),
     "phi": _BIASED._replace(norms=1, tied=False, head_bias=True),
     "phimoe": Family(norm_bias=True, head_bias=True, window_every=1),
+    "llama4_text": Family(window_every=4, shared_expert=True),
     "gpt_oss": Family(window_every=2, qkv_bias=True, output_bias=True),
     "glm4": Family(norms=4, qkv_bias=True),
     "glm4_moe": Family(qkv_bias=True, router_bias=True),

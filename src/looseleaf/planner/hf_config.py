@@ -192,8 +192,8 @@ class _Config:
 
     def _windows(self) -> list[int | None]:
         """Of each layer."""
-        window = self.count("sliding_window", default=0)
         chunk = self.count("attention_chunk_size", default=0)
+        window = self.count("sliding_window", default=chunk)
         kinds = self.settings.get("layer_types")
         if isinstance(kinds, list):
             if len(kinds) != self.num_layers:
@@ -310,11 +310,13 @@ class _Config:
         """Of one layer."""
         matrices = 3 if self.family.gated else 2
         if not self.experts or self._is_dense(layer):
-            bias = self.ffn + self.hidden if self.family.ffn_bias else 0
-            return Parameters(0, 0, matrices * self.hidden * self.ffn, 0, bias)
+            width = self.count("intermediate_size_mlp", default=self.ffn)
+            bias = width + self.hidden if self.family.ffn_bias else 0
+            return Parameters(0, 0, matrices * self.hidden * width, 0, bias)
         size = self.count("moe_intermediate_size", default=self.ffn)
         shared = self.count("n_shared_experts", default=0) * size
         shared += self.count("shared_expert_intermediate_size", default=0)
+        shared += size if self.family.shared_expert else 0
         experts = self.experts * matrices * self.hidden * size
         return Parameters(
             embedding=0,
@@ -332,5 +334,5 @@ class _Config:
         only = self.settings.get("mlp_only_layers")
         if isinstance(only, list) and layer in only:
             return True
-        step = self.count("decoder_sparse_step", default=1)
+        step = self.count("decoder_sparse_step", "interleave_moe_layer_step", default=1)
         return bool(step > 1 and (layer + 1) % step)
