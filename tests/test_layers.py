@@ -46,6 +46,7 @@ MAY_IMPORT = {
         "weights",
     },
     "demo": {"core", "engine", "sampling"},
+    "planner": {"core", "engine", "executors", "weights"},
     "verify": {"core", "engine", "sampling"},
     "server": {"", "core", "engine", "sampling", "text", "tiers"},
     "commands": {
@@ -56,6 +57,7 @@ MAY_IMPORT = {
         "demo",
         "engine",
         "models",
+        "planner",
         "sampling",
         "server",
         "text",
