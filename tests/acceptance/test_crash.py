@@ -6,6 +6,7 @@ Three times as a rule; LOOSELEAF_CRASHES=50 says otherwise.
 import asyncio
 import os
 import random
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,8 @@ def server(folder: Path, log: Path) -> AbstractContextManager[Served]:
     )
 
 
-async def crowd(url: str, asked: list[list[int]], kill: Any, delay: float) -> int:
-    """All at once; how many were answered before `kill` was called."""
+async def crowd(url: str, asked: list[list[int]], kill: Any, moment: Awaitable[None]) -> int:
+    """All at once; how many were answered before `kill` was called, at that moment."""
     limits = httpx.Limits(max_connections=CLIENTS)
     async with httpx.AsyncClient(timeout=SECONDS, limits=limits) as client:
 
@@ -66,7 +67,7 @@ async def crowd(url: str, asked: list[list[int]], kill: Any, delay: float) -> in
             return response.status_code == 200
 
         tasks = [asyncio.create_task(ask(prompt)) for prompt in asked]
-        await asyncio.sleep(delay)
+        await moment
         kill()
         return sum(await asyncio.gather(*tasks))
 
@@ -92,6 +93,18 @@ def stored(folder: Path) -> tuple[set[bytes], bytes]:
         file.close()
 
 
+async def something_stored(folder: Path) -> None:
+    """Over once blocks have come to the disk, and then some time for more."""
+    file = BlockFile(folder)
+    try:
+        async with asyncio.timeout(2 * SECONDS):
+            while not file.spaces():
+                await asyncio.sleep(0.1)
+    finally:
+        file.close()
+    await asyncio.sleep(3)
+
+
 def num_findable(prompt: list[int], hashes: set[bytes], secret: bytes) -> int:
     """Of the prompt's tokens: in blocks that are stored from the first one on."""
     hasher, keys = BlockHasher(BLOCK, secret), list[Any]()
@@ -112,10 +125,9 @@ def test_a_killed_server_goes_on_where_it_was(smollm2_path: Path, tmp_path: Path
     most_found = 0
     for crash in range(CRASHES):
         with server(folder, log) as served:
-            # The first crash comes late enough for something to be on the disk.
-            delay = rng.uniform(0.1, 5) if crash else 12
+            moment = asyncio.sleep(rng.uniform(0.1, 5)) if crash else something_stored(folder)
             order = rng.sample(asked, len(asked))
-            asyncio.run(crowd(served.url, order, served.process.kill, delay))
+            asyncio.run(crowd(served.url, order, served.process.kill, moment))
         assert sum(path.stat().st_size for path in folder.iterdir()) <= DISK_BYTES
         hashes, secret = stored(folder)
         with server(folder, log) as served, httpx.Client(timeout=SECONDS) as client:

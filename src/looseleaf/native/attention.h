@@ -20,6 +20,10 @@ namespace looseleaf {
 
 inline constexpr std::int32_t kAttentionRows = 48;    // of a unit, at most
 inline constexpr std::int32_t kAttentionSplit = 128;  // positions; part of the arithmetic
+// KV heads of a block lie side by side, and are read fastest together: so units that differ in
+// nothing else take turns, split by split, if they follow one another in a task and have no more
+// rows than one unit may have. This many, at most.
+inline constexpr std::int32_t kAttentionHeads = 4;
 
 // What all layers that share a plan have in common.
 struct AttentionShape {

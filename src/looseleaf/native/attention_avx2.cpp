@@ -144,23 +144,10 @@ void leave_all(const Attending<T>& at) {
   }
 }
 
-// Computes a unit, whose first split is located; locates that of the next, if there is one.
+// What a unit found goes where it belongs.
 template <typename T>
-void attend(Attending<T>& at, const AttentionUnit& unit, const AttentionUnit* next) {
-  start(at, unit);
-  for (int split = unit.first_split; split < unit.end_split; ++split) {
-    if (split + 1 < unit.end_split) {
-      attend_split(at, split, &unit, split + 1);
-    } else {
-      attend_split(at, split, next, next != nullptr ? next->first_split : 0);
-    }
-    if (unit.folds) {
-      merge_split(at, split);
-    } else {
-      leave_split(at, split);
-    }
-    at.split = at.next;
-  }
+void end(const Attending<T>& at) {
+  const AttentionUnit& unit = *at.unit;
   if (unit.whole) {
     for (int row = 0; row < unit.num_rows; ++row) {
       finish(at.all + row * at.channels, at.all_sum[row], at.head_dim,
@@ -176,14 +163,62 @@ void attend(Attending<T>& at, const AttentionUnit& unit, const AttentionUnit* ne
   }
 }
 
+// How many units, from the first on, take turns.
+int num_together(const AttentionUnit* first, const AttentionUnit* last) {
+  int count = 1;
+  for (const AttentionUnit* unit = first + 1; unit != last && count < kAttentionHeads; ++unit) {
+    const bool is_same = unit->first_row == first->first_row &&
+                         unit->first_split == first->first_split &&
+                         unit->end_split == first->end_split;
+    if (!is_same || (count + 1) * first->num_rows > kAttentionRows) break;
+    ++count;
+  }
+  return count;
+}
+
+// Computes `count` units by turns. The first split of the first is located; locates that of the
+// next one after them, if there is one.
+template <typename T>
+void attend(Attending<T>* at, const AttentionUnit* units, int count, const AttentionUnit* next) {
+  for (int i = 0; i < count; ++i) {
+    place_rows(at[i], i * units->num_rows);
+    start(at[i], units[i]);
+  }
+  for (int split = units->first_split; split < units->end_split; ++split) {
+    for (int i = 0; i < count; ++i) {
+      const int other = i + 1 < count ? i + 1 : 0;
+      if (other > 0) {
+        attend_split(at[i], split, &units[other], split);
+      } else if (split + 1 < units->end_split) {
+        attend_split(at[i], split, units, split + 1);
+      } else {
+        attend_split(at[i], split, next, next != nullptr ? next->first_split : 0);
+      }
+      if (units->folds) {
+        merge_split(at[i], split);
+      } else {
+        leave_split(at[i], split);
+      }
+      at[other].split = at[i].next;
+    }
+  }
+  for (int i = 0; i < count; ++i) end(at[i]);
+}
+
 template <typename T>
 void run_units(const AttentionLayer& layer, const AttentionWork& work, const AttentionUnit* first,
                const AttentionUnit* last, float* workspace) {
   if (first == last) return;
-  Attending<T> at(layer, work, workspace);
-  locate(at, *first, first->first_split, at.split);
-  for (const AttentionUnit* unit = first; unit != last; ++unit) {
-    attend(at, *unit, unit + 1 != last ? unit + 1 : nullptr);
+  Attending<T> at[kAttentionHeads] = {{layer, work, workspace},
+                                      {layer, work, workspace},
+                                      {layer, work, workspace},
+                                      {layer, work, workspace}};
+  locate(at[0], *first, first->first_split, at[0].split);
+  while (first != last) {
+    const int count = num_together(first, last);
+    const AttentionUnit* next = first + count;
+    attend(at, first, count, next != last ? next : nullptr);
+    first = next;
   }
 }
 

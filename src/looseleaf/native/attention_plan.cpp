@@ -262,19 +262,22 @@ void AttentionPlan::add_span(const AttentionUnit& unit, std::int32_t cut_rows) {
   span.unit = unit;
   span.cost = (end - begin) * (unit.num_rows + kReadingCost);
   span.cut_cost = (end - begin) * (cut_rows + kReadingCost);
+  span.together = std::clamp(kAttentionRows / cut_rows, 1,
+                             std::min(kAttentionHeads, work_.shape.num_kv_heads));
   spans_.push_back(span);
 }
 
 void AttentionPlan::cut_spans() {
   total_cost_ = 0;
   for (const Piece& span : spans_) total_cost_ += span.cost * work_.shape.num_kv_heads;
-  const std::int64_t most =
+  most_cost_ =
       num_threads_ > 1 ? std::max<std::int64_t>(1, total_cost_ / (num_threads_ * kUnitsPerThread))
                        : total_cost_;
   pieces_.clear();
   for (const Piece& span : spans_) {
     const std::int32_t first = span.unit.first_split;
     const std::int64_t splits = span.unit.end_split - first;
+    const std::int64_t most = std::max<std::int64_t>(1, most_cost_ / span.together);
     const std::int64_t count = std::clamp<std::int64_t>((span.cut_cost + most - 1) / most, 1, splits);
     for (std::int64_t i = 0; i < count; ++i) {
       add_piece(span, first + static_cast<std::int32_t>(splits * i / count),
@@ -339,8 +342,9 @@ void AttentionPlan::make_tasks() {
   task_begins_.clear();
   std::int64_t cost = enough;
   for (const Piece& piece : pieces_) {
+    const bool stays = piece.cost * piece.together <= most_cost_;
     for (std::int32_t kv_head = 0; kv_head < work_.shape.num_kv_heads; ++kv_head) {
-      if (cost >= enough) {
+      if (cost >= enough && !(stays && kv_head % piece.together > 0)) {
         task_begins_.push_back(static_cast<std::int64_t>(units_.size()));
         cost = 0;
       }

@@ -7,7 +7,8 @@
 //     prefill                        tiles of `kAttentionRows` rows, each over all that it sees
 //
 // Splits are independent, and merged in rising order whoever computed them: so results do not depend
-// on the plan. The units of a plan come in falling order of size, in tasks of about equal size.
+// on the plan. The units of a plan come in falling order of size, in tasks of about equal
+// size; those that differ only in their KV head stay together, unless threads would go idle.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,7 @@ class AttentionPlan {
     AttentionUnit unit;
     std::int64_t cost;      // of one unit, in rows times positions, more or less
     std::int64_t cut_cost;  // what decides into how many it is cut: the same for all of a run
+    std::int32_t together;  // units that take turns
     std::int32_t order;
   };
 
@@ -76,6 +78,7 @@ class AttentionPlan {
   AttentionWork work_{};
   int num_threads_ = 1;
   std::int64_t total_cost_ = 0;
+  std::int64_t most_cost_ = 0;  // of units that take turns
 
   std::vector<AttentionRow> rows_;
   std::vector<AttentionHome> homes_;

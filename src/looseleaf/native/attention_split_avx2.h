@@ -55,6 +55,7 @@ struct Attending {
 
   const AttentionLayer& layer;
   const AttentionWork& work;
+  float* memory;  // from a cache line on
   const AttentionUnit* unit;
   const AttentionRow* rows;
   std::ptrdiff_t head_dim;
@@ -91,19 +92,26 @@ template <typename T>
 Attending<T>::Attending(const AttentionLayer& layer, const AttentionWork& work, float* workspace)
     : layer(layer),
       work(work),
+      memory(workspace),
       head_dim(work.shape.head_dim),
       channels((head_dim + kLanes - 1) / kLanes * kLanes),
       head_numbers((head_dim + kScaleNumbers<T>) * work.shape.block_size),
       block_size(work.shape.block_size),
       is_odd(block_size % kLanes != 0 || head_dim % kLanes != 0),
       scale(layer.scale) {
-  // From a cache line on.
-  workspace += (64 - reinterpret_cast<std::uintptr_t>(workspace) % 64) % 64 / sizeof(float);
-  scores = workspace;
-  part = scores + kAttentionRows * kScoreStride;
-  all = part + kAttentionRows * channels;
-  queries = all + kAttentionRows * channels;
-  copied = queries + kAttentionRows * channels;
+  memory += (64 - reinterpret_cast<std::uintptr_t>(memory) % 64) % 64 / sizeof(float);
+}
+
+// Where the rows of a unit have their memory: behind the first `row` rows, which others have.
+template <typename T>
+void place_rows(Attending<T>& at, int row) {
+  float* rows = at.memory + kAttentionRows * kScoreStride;
+  const std::ptrdiff_t of_all = kAttentionRows * at.channels;
+  at.scores = at.memory + row * kScoreStride;
+  at.part = rows + row * at.channels;
+  at.all = at.part + of_all;
+  at.queries = at.all + of_all;
+  at.copied = rows + 3 * of_all;
 }
 
 std::ptrdiff_t offset_of(const AttentionWork& work, const AttentionRow& row, int kv_head) {
