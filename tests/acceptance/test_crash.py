@@ -97,7 +97,7 @@ async def something_stored(folder: Path) -> None:
     """Over once blocks have come to the disk, and then some time for more."""
     file = BlockFile(folder)
     try:
-        async with asyncio.timeout(2 * SECONDS):
+        async with asyncio.timeout(SECONDS):
             while not file.spaces():
                 await asyncio.sleep(0.1)
     finally:
