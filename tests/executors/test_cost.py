@@ -15,7 +15,7 @@ from looseleaf.program.op import (
     SampledRows,
     WriteKV,
 )
-from looseleaf.program.program import Buffer, Program
+from looseleaf.program.program import Buffer, Program, RowKind
 from looseleaf.sampling.params import SamplingParams
 
 WIDTH, VOCAB = 8, 20
@@ -24,7 +24,7 @@ WIDTH, VOCAB = 8, 20
 def program(late: bool, window: int | None = None) -> Program:
     """One layer with 2 heads of 4 and one KV head; `late` attends for sampled rows only."""
     ids = [BufferId(i) for i in range(7)]
-    kind = "sampled" if late else "tokens"
+    kind: RowKind = "sampled" if late else "tokens"
     queries = ids[3] if late else ids[0]
     ops = (
         Embed(ids[0], "embd"),
@@ -37,7 +37,7 @@ def program(late: bool, window: int | None = None) -> Program:
         Logits(ids[5]),
     )
     columns = (WIDTH, 4, 4, WIDTH, WIDTH, VOCAB)
-    rows = ("tokens", "tokens", "tokens", "sampled", kind, "sampled")
+    rows: tuple[RowKind, ...] = ("tokens", "tokens", "tokens", "sampled", kind, "sampled")
     buffers = tuple(Buffer(*b) for b in zip(ids, rows, columns, strict=False))
     weights = (("embd", (VOCAB, WIDTH)), ("k", (4, WIDTH)), ("v", (4, WIDTH)))
     return Program("tiny", ops, buffers, weights, 1, 2, 1, 4, VOCAB)
