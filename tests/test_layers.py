@@ -46,6 +46,7 @@ MAY_IMPORT = {
         "weights",
     },
     "demo": {"core", "engine", "sampling"},
+    "planner": {"core", "engine", "executors"},
     "verify": {"core", "engine", "sampling"},
     "server": {"", "core", "engine", "sampling", "text", "tiers"},
     "commands": {
