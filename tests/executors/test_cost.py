@@ -73,6 +73,8 @@ def test_a_step_costs_what_its_rows_and_pairs_do(late: bool, window: int | None)
         weight_bytes=16 * tokens + 150 + BYTES["embd"],
         kv_read_bytes=kv * read,
         kv_written_bytes=kv * tokens,
+        num_tokens=tokens,
+        num_sequences=len(chunks),
     )
 
 
@@ -100,6 +102,17 @@ def test_the_kv_dtype_counts_with_its_scales() -> None:
         for dtype in ("f32", "f16", "int16", "int8")
     }
     assert written == {"f32": 32, "f16": 16, "int16": 24, "int8": 16}
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 100])
+def test_steps_of_decoding_cost_what_each_of_them_does(late: bool, window: int | None) -> None:
+    counter = CostCounter(program(late, window), BYTES, "f16")
+    stored = [1, 7, 2, 3, 3]
+    costs = counter.decoding(stored)
+    for i in range(12):
+        parts = tuple(sequence(str(j), n + i, 1) for j, n in enumerate(stored))
+        assert next(costs) == counter.count(Step(i, parts))
 
 
 def test_nothing_costs_nothing() -> None:

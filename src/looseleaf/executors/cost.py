@@ -5,7 +5,7 @@ rotations and sums are not, nor what passes between ops: executors do those on r
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from looseleaf.core.step import ScheduledSequence, Step
@@ -23,6 +23,8 @@ class StepCost(NamedTuple):
     weight_bytes: int = 0
     kv_read_bytes: int = 0
     kv_written_bytes: int = 0
+    num_tokens: int = 0
+    num_sequences: int = 0
 
     @property
     def flops(self) -> int:
@@ -59,6 +61,7 @@ class CostCounter:
                     self._num_kv_layers += 1
                 case PagedAttention():
                     self._attention[rows[op.queries], op.window] += 1
+        self._windows = {window for _, window in self._attention if window is not None}
         # What is read for tokens is not read again for sampled rows.
         self._weight_bytes: dict[RowKind, int] = {
             "tokens": sum(weight_bytes[name] for name in read["tokens"]),
@@ -69,25 +72,85 @@ class CostCounter:
 
     def count(self, step: Step) -> StepCost:
         """What computing the sequences of a step takes."""
-        num_rows: dict[RowKind, int] = {"tokens": step.num_tokens, "sampled": 0}
+        num_tokens = num_sampled = 0
+        own_pairs = own_context = sampled_context = 0  # without windows, of one layer
         pairs = kv_tokens = 0
+        plain = not self._windows
         for sequence in step.sequences:
+            length = len(sequence.token_ids)
+            num_tokens += length
+            if plain and not sequence.prompt_logprobs and not sequence.num_drafts:
+                # By far the most: one token, or a chunk of a prompt.
+                end = sequence.first_position + length
+                own_pairs += end if length == 1 else (2 * end + 1 - length) * length // 2
+                own_context += end
+                if sequence.samples:
+                    num_sampled += 1
+                    sampled_context += end
+                continue
             wanted = list(_wanted(sequence))
-            num_rows["sampled"] += sum(map(len, wanted))
+            num_sampled += sum(map(len, wanted))
             start = sequence.first_position
-            own = [range(start, start + len(sequence.token_ids))]
+            own = [range(start, start + length)]
             for (kind, window), num_layers in self._attention.items():
                 positions = own if kind == "tokens" else wanted
                 pairs += num_layers * sum(_num_pairs(r, window) for r in positions)
                 kv_tokens += num_layers * _context(positions, window)
+        early, late = self._attention["tokens", None], self._attention["sampled", None]
+        pairs += early * own_pairs + late * sampled_context
+        kv_tokens += early * own_context + late * sampled_context
+        return self._cost(num_tokens, num_sampled, pairs, kv_tokens, len(step.sequences))
+
+    def decoding(self, num_stored: Sequence[int]) -> Iterator[StepCost]:
+        """What each of the coming steps takes, without end, in which every sequence computes one
+        token and samples from it: `num_stored` are the tokens that each has before the first."""
+        num = len(num_stored)
+        contexts: list[_Contexts] = [
+            _Contexts(window, num_layers, num_stored)
+            for (_, window), num_layers in self._attention.items()
+            if num_layers
+        ]
+        while True:
+            keys = sum(one.advance() for one in contexts)
+            yield self._cost(num, num, keys, keys, num)
+
+    def _cost(
+        self, num_tokens: int, num_sampled: int, pairs: int, kv_tokens: int, num_sequences: int
+    ) -> StepCost:
+        weight_bytes = self._embed_bytes * num_tokens
+        if num_tokens:
+            weight_bytes += self._weight_bytes["tokens"]
+        if num_sampled:
+            weight_bytes += self._weight_bytes["sampled"]
         return StepCost(
-            sum(num_rows[kind] * flops for kind, flops in self._row_flops.items()),
+            num_tokens * self._row_flops["tokens"] + num_sampled * self._row_flops["sampled"],
             pairs * self._pair_flops,
-            self._embed_bytes * num_rows["tokens"]
-            + sum(num for kind, num in self._weight_bytes.items() if num_rows[kind]),
+            weight_bytes,
             kv_tokens * self._kv_bytes,
-            num_rows["tokens"] * self._num_kv_layers * self._kv_bytes,
+            num_tokens * self._num_kv_layers * self._kv_bytes,
+            num_tokens,
+            num_sequences,
         )
+
+
+class _Contexts:
+    """How many keys the next tokens of sequences read, in `num_layers` with one window."""
+
+    def __init__(self, window: int | None, num_layers: int, num_stored: Sequence[int]) -> None:
+        self._num_layers = num_layers
+        lengths = num_stored if window is None else [min(n, window) for n in num_stored]
+        self._keys = sum(lengths)
+        self._num_growing = sum(window is None or n < window for n in lengths)
+        # After how many steps so many fill their window.
+        self._filled = Counter(window - n for n in lengths if window is not None and n < window)
+        self._step = 0
+
+    def advance(self) -> int:
+        self._keys += self._num_growing
+        self._step += 1
+        if self._filled:
+            self._num_growing -= self._filled.pop(self._step, 0)
+        return self._keys * self._num_layers
 
 
 def _wanted(sequence: ScheduledSequence) -> Iterator[range]:
