@@ -46,7 +46,7 @@ MAY_IMPORT = {
         "weights",
     },
     "demo": {"core", "engine", "sampling"},
-    "planner": {"core", "engine", "executors", "models", "program", "sampling"},
+    "planner": {"core", "engine", "executors", "models", "program", "sampling", "text"},
     "verify": {"core", "engine", "sampling"},
     "server": {"", "core", "engine", "sampling", "text", "tiers"},
     "commands": {

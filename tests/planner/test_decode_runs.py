@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning import LinearModel, counter, mixed_arrivals, request
+from planning import linear_times, mixed_arrivals, request
 
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.invariants import check
@@ -16,12 +16,12 @@ from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.replay import Replay, Replayed, planned_scheduler
-from looseleaf.planner.workload import Arrival
+from looseleaf.planner.workload import Event, arrival
 from looseleaf.sampling.params import SamplingParams
 
 
 def replay(
-    arrivals: list[Arrival],
+    arrivals: list[Event],
     *,
     every_step: bool,
     num_blocks: int = 60,
@@ -31,7 +31,7 @@ def replay(
     asked = EngineSettings(**({"max_num_batched_tokens": 64, "max_num_seqs": 8} | settings))
     memory = MemoryPlan(num_blocks, asked.block_size, 1, num_blocks * asked.block_size)
     scheduler = planned_scheduler(asked, memory)
-    executor = PlannedExecutor(counter(windows), LinearModel(), VirtualClock())
+    executor = PlannedExecutor(linear_times(windows), VirtualClock())
     result = Replay(scheduler, executor, every_step=every_step).run(arrivals)
     check(scheduler)
     return result, scheduler
@@ -53,7 +53,7 @@ def state(result: Replayed, scheduler: Scheduler) -> dict[str, Any]:
     return found
 
 
-def compare(arrivals: Callable[[], list[Arrival]], **settings: Any) -> tuple[Replayed, Scheduler]:
+def compare(arrivals: Callable[[], list[Event]], **settings: Any) -> tuple[Replayed, Scheduler]:
     at_once, first = replay(arrivals(), every_step=False, **settings)
     one_by_one, second = replay(arrivals(), every_step=True, **settings)
     expected = state(one_by_one, second)
@@ -118,10 +118,10 @@ def test_whatever_the_settings(
 def test_while_memory_is_full_steps_are_taken_at_once_too() -> None:
     """Who waits for memory waits until somebody ends."""
 
-    def crowd() -> list[Arrival]:
+    def crowd() -> list[Event]:
         asked = SamplingParams(max_tokens=200, ignore_eos=True, seed=0)
         return [
-            Arrival(0.0, lambda i=i: request(f"{i}", [2 * i + 1] * 60, asked, 0.0))  # type: ignore[misc]
+            arrival(0.0, lambda i=i: request(f"{i}", [2 * i + 1] * 60, asked, 0.0))  # type: ignore[misc]
             for i in range(20)
         ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from looseleaf.planner.hit_rate import lru_hit_rate
-from looseleaf.planner.trace import BadRow, TraceRequest, read_mooncake
+from looseleaf.planner.trace import BadRow, TraceRequest, read_trace
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "mooncake_fast25"
 CAPACITIES = (1_000, 3_000, 10_000, 30_000, 50_000, 100_000, None)
@@ -20,7 +20,7 @@ CAPACITIES = (1_000, 3_000, 10_000, 30_000, 50_000, 100_000, None)
     ],
 )
 def test_mooncake_has_the_published_hit_rates(name: str, percent: tuple[float, ...]) -> None:
-    trace = read_mooncake(TRACES / f"{name}_trace.jsonl")
+    trace = read_trace(TRACES / f"{name}_trace.jsonl")
     assert trace.bad_rows == ()
     prompts = [request.hash_ids for request in trace.requests]
     rates = [100 * lru_hit_rate(prompts, capacity) for capacity in CAPACITIES]
@@ -47,8 +47,8 @@ def test_bad_rows_are_told_by_line(tmp_path: Path) -> None:
         '{"timestamp": 1, "input_length": 0, "output_length": 3, "hash_ids": []}\n'
         '{"timestamp": 1, "input_length": 1, "output_length": 3, "hash_ids": ["a"]}\n'
     )
-    trace = read_mooncake(path)
-    assert trace.requests == (TraceRequest(1.5, 600, 3, (4, 5)),)
+    trace = read_trace(path)
+    assert trace.requests == (TraceRequest(0.0, 600, 3, (4, 5)),)
     assert trace.bad_rows == (
         BadRow(3, "is not JSON"),
         BadRow(4, "is not an object"),

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from looseleaf.core.request import Request, RequestId
 from looseleaf.executors.cost import CostCounter, StepCost
-from looseleaf.planner.workload import Arrival
+from looseleaf.planner.step_times import CountedTimes
+from looseleaf.planner.workload import Event, arrival
 from looseleaf.program.op import BufferId, Embed, Linear, Logits, PagedAttention, WriteKV
 from looseleaf.program.program import Buffer, Program
 from looseleaf.sampling.params import SamplingParams
@@ -34,17 +35,16 @@ def counter(windows: tuple[int | None, ...] = (None,)) -> CostCounter:
     return CostCounter(program, sizes, "f16")
 
 
-class LinearModel:
+def linear_times(windows: tuple[int | None, ...] = (None,)) -> CountedTimes:
     """So much for a step, a token, and a byte."""
 
-    def __init__(self, step: float = 0.004, token: float = 0.0003, num_byte: float = 1e-7) -> None:
-        self._step, self._token, self._byte = step, token, num_byte
+    def seconds(cost: StepCost) -> float:
+        return 0.004 + 0.0003 * cost.num_tokens + 1e-7 * cost.num_bytes
 
-    def seconds(self, cost: StepCost) -> float:
-        return self._step + self._token * cost.num_tokens + self._byte * cost.num_bytes
+    return CountedTimes(counter(windows), seconds)
 
 
-def mixed_arrivals(seed: int, num: int, gap: float, *, max_tokens: int = 60) -> Iterator[Arrival]:
+def mixed_arrivals(seed: int, num: int, gap: float, *, max_tokens: int = 60) -> Iterator[Event]:
     """Prompts of all lengths, many with a beginning in common, some sent twice; several samples of
     some, log-probabilities and scores of others; at times many at once, at times nothing for
     long."""
@@ -69,7 +69,7 @@ def mixed_arrivals(seed: int, num: int, gap: float, *, max_tokens: int = 60) -> 
         )
         if asked.max_tokens == 0 or asked.prompt_logprobs:
             asked = SamplingParams(max_tokens=asked.max_tokens, prompt_logprobs=True, seed=0)
-        yield Arrival(now, lambda i=i, p=prompt, a=asked, t=now: request(f"{i}", p, a, t, i % 3))
+        yield arrival(now, lambda i=i, p=prompt, a=asked, t=now: request(f"{i}", p, a, t, i % 3))
 
 
 def request(

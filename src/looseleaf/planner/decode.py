@@ -90,9 +90,9 @@ class DecodeRuns:
         on_step: OnStep,
         on_end: OnEnd,
     ) -> int:
-        clock, seconds, size = self._executor.clock, self._executor.model.seconds, tables.block_size
-        costs = self._executor.counter.decoding([r.num_computed_tokens for r in running])
-        phases = _Phases(running, size)
+        clock = self._executor.clock
+        seconds = self._executor.times.decoding([r.num_computed_tokens for r in running])
+        phases = _Phases(running, tables.block_size)
         filled = running  # at first all, for whoever has to copy
         done = 0
         while done < num_steps and clock.now < until and len(filled) <= tables.num_available:
@@ -102,7 +102,7 @@ class DecodeRuns:
             if filled:
                 tables.end_schedule()
             start = clock.now
-            clock.now += seconds(next(costs))
+            clock.now += next(seconds)
             done += 1
             if done == num_steps:
                 break

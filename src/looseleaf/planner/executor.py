@@ -1,36 +1,40 @@
-"""An executor that computes nothing: steps take the time that a cost model says."""
+"""An executor that computes nothing: a step takes the time that it would."""
 
 import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
 from looseleaf.core.step import Sample, ScheduledSequence, Step, StepResult, TokenLogprobs
-from looseleaf.executors.cost import CostCounter, StepCost
+from looseleaf.executors.base import Executor
 from looseleaf.planner.clock import VirtualClock
+from looseleaf.planner.step_times import StepTimes
 
 
-class CostModel(Protocol):
-    """How long a step takes on some hardware."""
+class TimedExecutor(Executor, Protocol):
+    """Moves a clock on: in `execute` to the end of the step."""
 
-    def seconds(self, cost: StepCost) -> float: ...
+    clock: VirtualClock
+
+    def start_time(self) -> float:
+        """When the next step begins, if the engine is free from now on."""
+        ...
 
 
 class PlannedExecutor:
-    """Implements `Executor`. Each step moves `clock` on by what it costs.
+    """Implements `Executor`. Each step moves `clock` on by its `times`.
 
     An output repeats one negative token, which no other output has and no prompt: so nothing of it
     is ever found in the cache but by its own sequence. Where log-probabilities are asked for, all
     tokens are new ones, each half as likely as the one before. No guess is ever right.
     """
 
-    def __init__(self, counter: CostCounter, model: CostModel, clock: VirtualClock) -> None:
-        self.counter = counter
-        self.model = model
+    def __init__(self, times: StepTimes, clock: VirtualClock) -> None:
+        self.times = times
         self.clock = clock
         self._new_tokens = itertools.count(-2, -1)  # -1 and -2 have the same hash
 
     def execute(self, step: Step) -> StepResult:
-        self.clock.now += self.model.seconds(self.counter.count(step))
+        self.clock.now += self.times.seconds(step)
         tokens: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
         new = self._new_tokens
@@ -60,6 +64,9 @@ class PlannedExecutor:
         likely = [token, *itertools.islice(self._new_tokens, max(0, count - 1))][:count]
         top = tuple((one, -0.693 * (rank + 1)) for rank, one in enumerate(likely))
         return TokenLogprobs(-0.693, top)
+
+    def start_time(self) -> float:
+        return self.clock.now
 
     def read_block(self, block_id: int) -> bytes:
         return b""

@@ -15,13 +15,15 @@ from looseleaf.core.errors import CapacityError
 from looseleaf.core.request import FinishReason, Request, RequestId
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, StepResult, Update
+from looseleaf.engine.beams import BeamSearch
 from looseleaf.engine.build import build_scheduler, without_garbage_collection
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
+from looseleaf.engine.usage import Usage, usage
 from looseleaf.planner.decode import DecodeRuns
-from looseleaf.planner.executor import PlannedExecutor
-from looseleaf.planner.workload import Arrival
+from looseleaf.planner.executor import PlannedExecutor, TimedExecutor
+from looseleaf.planner.workload import Event
 
 
 def planned_scheduler(settings: EngineSettings, memory: MemoryPlan) -> Scheduler:
@@ -37,7 +39,8 @@ def _hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 class Outcome(NamedTuple):
     """What became of one sequence; times are seconds on the clock. `num_cached_tokens` counts
-    prompt tokens that were found stored."""
+    prompt tokens that were found stored. Of several samples of a prompt one `is_first`, and
+    computes it for all."""
 
     request_id: RequestId
     arrival: float
@@ -49,6 +52,7 @@ class Outcome(NamedTuple):
     num_cached_tokens: int
     num_preemptions: int
     reason: FinishReason
+    is_first: bool
 
 
 @dataclass(slots=True)
@@ -84,65 +88,107 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class Replayed:
-    """What happened. `num_plain_steps` were the engine's one by one, the rest decode runs."""
+    """What happened. `num_plain_steps` were the engine's one by one, the rest decode runs. `usage`
+    is where the memory was, every `sample_seconds`."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     steps: Steps = field(default_factory=Steps)
     num_plain_steps: int = 0
+    usage: list[Usage] = field(default_factory=list)
 
 
 class Replay:
-    """One run of an engine with a `PlannedExecutor`, from the first request to the last token.
+    """One run of an engine, from the first request to the last token.
 
-    `on_progress` is told after each event how many requests have ended. With `every_step` each step
-    is the engine's own, which changes nothing but the time it takes.
+    Every `sample_seconds`, where the memory is is noted; not at all with None. `on_progress` is
+    told how many requests have ended, whenever one has. With `every_step` each
+    step is the engine's own, which changes nothing but the time it takes.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: PlannedExecutor,
+        executor: TimedExecutor,
         *,
         every_step: bool = False,
+        sample_seconds: float | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
         self.clock = executor.clock
+        self._executor = executor
         self.engine = Engine(scheduler, executor, self.clock)
         self.engine.observers.append(self._observe)
         self.result = Replayed()
-        self._runs = None if every_step else DecodeRuns(self.engine, executor)
+        self._runs: DecodeRuns | None = None
+        if isinstance(executor, PlannedExecutor) and not every_step:
+            self._runs = DecodeRuns(self.engine, executor)
         self._on_progress = on_progress
+        self._sample_seconds = sample_seconds
+        self._next_sample = inf if sample_seconds is None else 0.0
         self._live: dict[RequestId, Request] = {}
+        self._searches: dict[str, BeamSearch] = {}
         self._step = Step(0, ())
 
-    def run(self, arrivals: Iterable[Arrival]) -> Replayed:
-        """Replay requests, which come in the order of their times."""
+    def run(self, events: Iterable[Event]) -> Replayed:
+        """Replay what happens, in the order of its times."""
         with without_garbage_collection():
-            self._loop(arrivals)
+            self._loop(events)
         return self.result
 
-    def _loop(self, arrivals: Iterable[Arrival]) -> None:
-        source = iter(arrivals)
+    def _loop(self, events: Iterable[Event]) -> None:
+        source = iter(events)
         coming = next(source, None)
         while coming is not None or self.engine.has_work:
             if not self.engine.has_work and coming is not None:
                 self.clock.wait_until(coming.time)
+                coming.act(self)
+                coming = next(source, None)
+                if not self.engine.has_work:
+                    continue
+            self.clock.wait_until(self._executor.start_time())
             while coming is not None and coming.time <= self.clock.now:
-                self._add(coming)
+                coming.act(self)
                 coming = next(source, None)
             if self.engine.has_work and not self._run(inf if coming is None else coming.time):
                 self._plain_step()
+            if self.clock.now >= self._next_sample:
+                self._sample()
 
-    def _add(self, arrival: Arrival) -> None:
-        request = arrival.make()
+    def add(self, request: Request) -> None:
         try:
             self.engine.add(request)
         except CapacityError as error:
-            self.result.refused.append(Refused(arrival.time, str(error)))
+            self.result.refused.append(Refused(request.arrival_time, str(error)))
             return
         for member in (request, *request.children):
             self._live[member.request_id] = member
+
+    def search(self, search: BeamSearch) -> None:
+        search.start()
+        self._searches[search.name] = search
+
+    def end(self, request_id: RequestId, reason: FinishReason) -> None:
+        request = self._live.get(request_id)
+        if request is None:
+            return
+        family = (*request.children, request)
+        self.engine.abort(request_id, reason)
+        self._changed()
+        for member in family:
+            self._ended(member)
+
+    def cancel(self, name: str) -> None:
+        search = self._searches.pop(name, None)
+        if search is not None:
+            search.cancel()
+            self._changed()
+
+    def _sample(self) -> None:
+        assert self._sample_seconds is not None
+        self._next_sample = self.clock.now + self._sample_seconds
+        scheduler = self.engine.scheduler
+        self.result.usage.append(usage(scheduler.allocator, scheduler.running))
 
     def _run(self, until: float) -> int:
         return 0 if self._runs is None else self._runs.run(until, self._decoded, self._ended)
@@ -161,6 +207,11 @@ class Replay:
         scheduler = self.engine.scheduler
         self.result.num_plain_steps += 1
         ended = self._end(updates)
+        for search in list(self._searches.values()):
+            search.update(updates)
+            ended = True  # or forked, or waiting for others of its beams
+            if search.finished:
+                del self._searches[search.name]
         self.result.steps.add(
             start,
             self.clock.now - start,
@@ -174,8 +225,13 @@ class Replay:
     def _end(self, updates: list[Update]) -> bool:
         ended = [u.request_id for u in updates if u.finish_reason is not None]
         for request_id in ended:
-            self._ended(self._live[request_id])
+            if request_id in self._live:  # not a beam
+                self._ended(self._live[request_id])
         return bool(ended)
+
+    def _changed(self) -> None:
+        if self._runs is not None:
+            self._runs.changed()
 
     def _ended(self, request: Request) -> None:
         del self._live[request.request_id]
@@ -192,6 +248,7 @@ class Replay:
                 request.num_cached_tokens or 0,
                 request.num_preemptions,
                 request.finish_reason,
+                request.sample_index == 0,
             )
         )
         if self._on_progress is not None:

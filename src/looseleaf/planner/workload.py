@@ -1,41 +1,73 @@
 """Requests for a replay: when each comes, and what it asks for."""
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from looseleaf.core.request import Request, RequestId
-from looseleaf.planner.trace import TraceRequest
+from looseleaf.core.request import FinishReason, Request, RequestId
+from looseleaf.engine.beams import BeamSearch
+from looseleaf.engine.engine import Engine
+from looseleaf.planner.trace_types import TraceRequest
 from looseleaf.sampling.params import SamplingParams
 
-HASHED_TOKENS = 512
-"""Of a prompt, by each entry of a Mooncake trace's `hash_ids`."""
+
+class Player(Protocol):
+    """What can be asked of a replay."""
+
+    engine: Engine
+
+    def add(self, request: Request) -> None:
+        """Queue it, or note that it can never fit."""
+
+    def search(self, search: BeamSearch) -> None:
+        """Begin it."""
+
+    def end(self, request_id: RequestId, reason: FinishReason) -> None:
+        """End a request, if it has not ended."""
+
+    def cancel(self, name: str) -> None:
+        """End a beam search, if it has not ended."""
 
 
-class Arrival(NamedTuple):
-    """`make` is called when the time has come: a request's tokens take memory from then on."""
+class Event(NamedTuple):
+    """`act` is called when the time has come: a request's tokens take memory from then on."""
 
     time: float
-    make: Callable[[], Request]
+    act: Callable[[Player], None]
 
 
-def arrivals(
-    requests: Iterable[TraceRequest], *, hashed_tokens: int = HASHED_TOKENS
-) -> Iterator[Arrival]:
-    """Of requests in the order of their times. They end after exactly the tokens of the trace."""
+def arrival(time: float, make: Callable[[], Request]) -> Event:
+    return Event(time, lambda player: player.add(make()))
+
+
+def poisson(requests: Iterable[TraceRequest], rate: float, seed: int = 0) -> Iterator[TraceRequest]:
+    """The same requests in the same order, at random times: `rate` of them a second on average."""
+    rng = random.Random(seed)
+    now = 0.0
+    for request in requests:
+        yield request._replace(arrival=now)
+        now += rng.expovariate(rate)
+
+
+def arrivals(requests: Iterable[TraceRequest], *, hashed_tokens: int) -> Iterator[Event]:
+    """Of requests in the order of their times, which all must have. They end after exactly the
+    tokens of the trace."""
     params: dict[int, SamplingParams] = {}
     for index, request in enumerate(requests):
         length = request.num_output_tokens
         if length not in params:
             params[length] = SamplingParams(max_tokens=length, ignore_eos=True, seed=0)
-        yield Arrival(request.arrival, _maker(request, index, params[length], hashed_tokens))
+        time = request.arrival
+        assert time is not None
+        yield arrival(time, _maker(request, index, time, params[length], hashed_tokens))
 
 
 def _maker(
-    request: TraceRequest, index: int, params: SamplingParams, hashed_tokens: int
+    request: TraceRequest, index: int, time: float, params: SamplingParams, hashed_tokens: int
 ) -> Callable[[], Request]:
     def make() -> Request:
         prompt = prompt_tokens(request, index, hashed_tokens)
-        return Request(RequestId(f"{index}"), prompt, params, arrival_time=request.arrival)
+        return Request(RequestId(f"{index}"), prompt, params, arrival_time=time)
 
     return make
 
