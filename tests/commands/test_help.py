@@ -41,6 +41,12 @@ FLAGS = {
     ),
     "tokenize": ("--model", "--no-parse-special", "--no-add-special", "--messages", "--json"),
     "pull": ("--list", "--json"),
+    "fit": (
+        *("--memory", "--hardware", "--gpu-memory-utilization", "--tensor-parallel-size"),
+        *("--kv-cache-memory", "--overhead", "--weights-dtype", "--kv-cache-dtype"),
+        *("--block-size", "--requests", "--shared-prefix", "--max-model-len", "--max-num-seqs"),
+        *("--max-num-batched-tokens", "--list", "--json"),
+    ),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
     "bench": (),
     "perplexity": (
