@@ -105,13 +105,13 @@ class CostCounter:
         """What each of the coming steps takes, without end, in which every sequence computes one
         token and samples from it: `num_stored` are the tokens that each has before the first."""
         num = len(num_stored)
-        contexts: list[_Contexts] = [
-            _Contexts(window, num_layers, num_stored)
+        contexts = [
+            (num_layers, Contexts(window, num_stored))
             for (_, window), num_layers in self._attention.items()
             if num_layers
         ]
         while True:
-            keys = sum(one.advance() for one in contexts)
+            keys = sum(num_layers * one.advance() for num_layers, one in contexts)
             yield self._cost(num, num, keys, keys, num)
 
     def _cost(
@@ -133,11 +133,11 @@ class CostCounter:
         )
 
 
-class _Contexts:
-    """How many keys the next tokens of sequences read, in `num_layers` with one window."""
+class Contexts:
+    """How many keys the next tokens of sequences read, in a layer with this window: step by step,
+    while each gets one token a step. `num_stored` are the tokens that each begins with."""
 
-    def __init__(self, window: int | None, num_layers: int, num_stored: Sequence[int]) -> None:
-        self._num_layers = num_layers
+    def __init__(self, window: int | None, num_stored: Sequence[int]) -> None:
         lengths = num_stored if window is None else [min(n, window) for n in num_stored]
         self._keys = sum(lengths)
         self._num_growing = sum(window is None or n < window for n in lengths)
@@ -146,11 +146,12 @@ class _Contexts:
         self._step = 0
 
     def advance(self) -> int:
+        """Of the next step, all sequences together."""
         self._keys += self._num_growing
         self._step += 1
         if self._filled:
             self._num_growing -= self._filled.pop(self._step, 0)
-        return self._keys * self._num_layers
+        return self._keys
 
 
 def _wanted(sequence: ScheduledSequence) -> Iterator[range]:
