@@ -9,7 +9,9 @@ from recorded_run import assert_same, record
 from looseleaf import LLM, SamplingParams
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.journal import Journal
+from looseleaf.planner.recorded_trace import read_workload
 from looseleaf.planner.recording import RecordingError, events, exact_replay, read_recording
+from looseleaf.planner.trace_types import BadRow
 
 SETTINGS = {
     "kv_cache_memory": 24 * 16 * 64 * 4,
@@ -119,3 +121,28 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
         (output,) = llm.generate([[1, 2, 3]], params)
     assert len(output.outputs[0].token_ids) == 150
     assert "no more is recorded" in caplog.text
+
+
+def test_a_recording_is_a_workload(tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "recording"
+    shared = [7] * 40
+    with LLM(str(tiny_model), kv_cache_memory=2**20) as llm:
+        Journal(path, llm.engine, llm.stack.settings, llm.stack.memory)
+        params = SamplingParams(max_tokens=5, ignore_eos=True)
+        llm.generate([[*shared, 1], [*shared, 2]], params)
+        llm.generate([[*shared, 3]], SamplingParams(n=3, max_tokens=7, ignore_eos=True))
+    trace = read_workload(path)
+    assert trace.hashed_tokens == 16
+    assert [(r.num_prompt_tokens, r.num_output_tokens) for r in trace.requests] == [
+        (41, 5),
+        (41, 5),
+        (41, 7),
+    ]
+    assert [r.num_samples for r in trace.requests] == [1, 1, 3]
+    assert len({r.hash_ids for r in trace.requests}) == 1
+    # Cut off in the middle of the last answer: it is told, not dropped silently.
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-3]))
+    cut = read_workload(path)
+    assert len(cut.requests) == 2
+    assert cut.bad_rows == (BadRow(3, "did not end in the recording"),)

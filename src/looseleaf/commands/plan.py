@@ -33,8 +33,9 @@ from looseleaf.planner.plan import (
     roofline_timing,
     run_plan,
 )
+from looseleaf.planner.recorded_trace import read_workload
 from looseleaf.planner.summary import as_json, as_text
-from looseleaf.planner.trace import Trace, read_trace
+from looseleaf.planner.trace import Trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACE",
         type=Path,
         help="requests to replay, as JSON lines or CSV: Mooncake, Azure, Bailian, logs of OpenAI "
-        "responses, or lengths alone (then with --rate)",
+        "responses, lengths alone (then with --rate), or what `looseleaf serve --record` wrote",
     )
     parser.add_argument(
         "--model",
@@ -218,7 +219,7 @@ def run(options: argparse.Namespace) -> None:
     settings = _settings(options, hardware)
     fitted = fit(load_shape(options.model), _fit_settings(options, hardware, settings))
     timing = _timing(options, fitted, hardware)
-    read = read_trace(options.trace)
+    read = read_workload(options.trace)
     traffic = Traffic(
         rate=options.rate, speed=options.speed, limit=options.limit, seed=options.seed
     )

@@ -3,7 +3,7 @@ workload for another machine."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -21,6 +21,10 @@ from looseleaf.text.tokenizer import Tokenizer
 
 class RecordingError(LooseleafError):
     """A file that is no recording, or one of a version that is not known."""
+
+
+class RecordingEnded(LooseleafError):
+    """A step that is not recorded any more, or not at this place."""
 
 
 class Recording(NamedTuple):
@@ -80,10 +84,10 @@ class RecordedExecutor:
         return self.clock.now if self._next is None else self._next.start
 
     def execute(self, step: Step) -> StepResult:
-        """Raises LooseleafError for a step that was not recorded."""
+        """Raises RecordingEnded for a step that was not recorded."""
         recorded = self._next
         if recorded is None or recorded.result.step_id != step.step_id:
-            raise LooseleafError(f"step {step.step_id} is not in the recording at this place")
+            raise RecordingEnded(f"step {step.step_id} is not in the recording at this place")
         self._next = next(self._steps, None)
         self.clock.wait_until(recorded.end)
         return recorded.result
@@ -110,14 +114,15 @@ def exact_replay(recording: Recording) -> Replay:
     return replay
 
 
-def events(recording: Recording, tokenizer: Tokenizer) -> Iterator[Event]:
-    """What was asked, at its times. The tokenizer is for beam searches with stop strings."""
+def events(recording: Recording, tokenizer: Tokenizer | None) -> Iterator[Event]:
+    """What was asked, at its times. The tokenizer is for beam searches with stop strings, which
+    raise RecordingError where there is none."""
     for asked in recording.asked:
         yield Event(asked.time, _Act(asked, tokenizer))
 
 
 class _Act:
-    def __init__(self, asked: journal.Asked, tokenizer: Tokenizer) -> None:
+    def __init__(self, asked: journal.Asked, tokenizer: Tokenizer | None) -> None:
         self._asked = asked
         self._tokenizer = tokenizer
 
@@ -126,13 +131,18 @@ class _Act:
             case journal.Added(time, request):
                 player.add(request.request(time))
             case journal.Searched() as found:
+                if self._tokenizer is None and found.params.stop:
+                    raise RecordingError(
+                        "the recording has beam searches with stop strings, which need the model's "
+                        "tokenizer"
+                    )
                 search = BeamSearch(
                     player.engine,
                     found.name,
                     found.token_ids,
                     found.params,
                     found.end_token_ids,
-                    self._tokenizer,
+                    cast(Tokenizer, self._tokenizer),  # without stop strings it is not asked
                     found.priority,
                     found.extra_keys,
                 )

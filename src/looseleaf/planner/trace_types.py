@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 class TraceRequest(NamedTuple):
     """`arrival` is in seconds from the first, None where only lengths are known. `hash_ids` name
-    the prompt's blocks: equal ones stand for equal tokens after equal ones."""
+    the prompt's blocks: equal ones stand for equal tokens after equal ones. `num_samples` answers
+    of one length are generated."""
 
     arrival: float | None
     num_prompt_tokens: int
     num_output_tokens: int
     hash_ids: tuple[int, ...] = ()
+    num_samples: int = 1
 
 
 class BadRow(NamedTuple):

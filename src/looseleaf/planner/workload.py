@@ -52,14 +52,15 @@ def poisson(requests: Iterable[TraceRequest], rate: float, seed: int = 0) -> Ite
 def arrivals(requests: Iterable[TraceRequest], *, hashed_tokens: int) -> Iterator[Event]:
     """Of requests in the order of their times, which all must have. They end after exactly the
     tokens of the trace."""
-    params: dict[int, SamplingParams] = {}
+    known: dict[int, SamplingParams] = {}
     for index, request in enumerate(requests):
         length = request.num_output_tokens
-        if length not in params:
-            params[length] = SamplingParams(max_tokens=length, ignore_eos=True, seed=0)
+        params = known.get(length)
+        if params is None:
+            params = known[length] = SamplingParams(max_tokens=length, ignore_eos=True, seed=0)
         time = request.arrival
         assert time is not None
-        yield arrival(time, _maker(request, index, time, params[length], hashed_tokens))
+        yield arrival(time, _maker(request, index, time, params, hashed_tokens))
 
 
 def _maker(
@@ -67,7 +68,18 @@ def _maker(
 ) -> Callable[[], Request]:
     def make() -> Request:
         prompt = prompt_tokens(request, index, hashed_tokens)
-        return Request(RequestId(f"{index}"), prompt, params, arrival_time=time)
+
+        def sample(number: int, children: tuple[Request, ...] = ()) -> Request:
+            return Request(
+                RequestId(f"{index}/{number}"),
+                prompt,
+                params,
+                arrival_time=time,
+                sample_index=number,
+                children=children,
+            )
+
+        return sample(0, tuple(sample(i) for i in range(1, request.num_samples)))
 
     return make
 
