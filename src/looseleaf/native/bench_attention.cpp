@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <numeric>
 #include <random>
 #include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "attention.h"
 #include "attention_plan.h"
@@ -31,9 +38,25 @@ void put(std::vector<std::byte>& to, std::size_t index, T number) {
   std::memcpy(to.data() + index * sizeof(T), &number, sizeof(T));
 }
 
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Cache = std::unique_ptr<std::byte[], Free>;
+
+// In huge pages where the system has them, as the executor's are.
+Cache allocate(std::size_t num_bytes) {
+  constexpr std::size_t kHugePage = std::size_t{1} << 21;
+  const std::size_t size = (num_bytes + kHugePage - 1) / kHugePage * kHugePage;
+  Cache memory(static_cast<std::byte*>(std::aligned_alloc(kHugePage, size)));
+  if (memory == nullptr) throw std::bad_alloc();
+#ifdef __linux__
+  madvise(memory.get(), size, MADV_HUGEPAGE);
+#endif
+  return memory;
+}
+
 // A head of a block, repeated: nothing depends on the numbers but that they are ordinary.
-std::vector<std::byte> make_cache(const AttentionBench& bench, std::size_t num_bytes,
-                                  std::uint32_t seed) {
+Cache make_cache(const AttentionBench& bench, std::size_t num_bytes, std::uint32_t seed) {
   const auto count = static_cast<std::size_t>(bench.head_dim * bench.block_size);
   const std::vector<float> drawn = numbers(count, seed);
   std::vector<std::byte> head(
@@ -50,9 +73,9 @@ std::vector<std::byte> make_cache(const AttentionBench& bench, std::size_t num_b
   for (std::size_t i = scales / 4; is_integer(bench.type) && i < head.size() / 4; ++i) {
     put(head, i, 1.0F / 127);
   }
-  std::vector<std::byte> cache(num_bytes);
+  Cache cache = allocate(num_bytes);
   for (std::size_t i = 0; i < num_bytes; i += head.size()) {
-    std::memcpy(cache.data() + i, head.data(), head.size());
+    std::memcpy(cache.get() + i, head.data(), head.size());
   }
   return cache;
 }
@@ -87,7 +110,7 @@ double bench_attention(const AttentionBench& bench, int num_threads, int repeats
   const std::size_t num_heads = num_blocks * static_cast<std::size_t>(bench.num_kv_heads);
   const auto head_bytes =
       static_cast<std::size_t>(kv_head_bytes(bench.type, bench.head_dim, bench.block_size));
-  std::vector<std::byte> caches[2];
+  Cache caches[2];
   for (std::uint32_t i = 0; i < 2; ++i) caches[i] = make_cache(bench, num_heads * head_bytes, i);
   std::vector<AttentionSequence> sequences;
   for (std::int32_t i = 0; i < bench.num_sequences; ++i) {
@@ -104,7 +127,7 @@ double bench_attention(const AttentionBench& bench, int num_threads, int repeats
   const std::size_t workspace_size = workspace_floats(shape);
   std::vector<float> workspace(workspace_size * static_cast<std::size_t>(pool.size()));
   const AttentionLayer layer{0.125F,    0.0F,      bench.type, queries.data(),
-                             caches[0].data(), caches[1].data(), out.data()};
+                             caches[0].get(), caches[1].get(), out.data()};
   const auto run = [&] {
     pool.run(plan.num_tasks(), 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       attention_kernels().run_tasks(layer, plan.work(), begin, end,
