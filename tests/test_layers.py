@@ -46,7 +46,16 @@ MAY_IMPORT = {
         "weights",
     },
     "demo": {"core", "engine", "sampling"},
-    "planner": {"core", "engine", "executors", "weights"},
+    "planner": {
+        "core",
+        "engine",
+        "executors",
+        "models",
+        "program",
+        "sampling",
+        "text",
+        "weights",
+    },
     "verify": {"core", "engine", "sampling"},
     "server": {"", "core", "engine", "sampling", "text", "tiers"},
     "commands": {

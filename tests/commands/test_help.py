@@ -30,6 +30,7 @@ FLAGS = {
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
         *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--timings"),
+        "--record",
         *ENGINE_FLAGS,
     ),
     "chat": ("--model", "--system", "--verbose", *SAMPLING_FLAGS, *ENGINE_FLAGS),
@@ -41,6 +42,15 @@ FLAGS = {
     ),
     "tokenize": ("--model", "--no-parse-special", "--no-add-special", "--messages", "--json"),
     "pull": ("--list", "--json"),
+    "plan": (
+        *("--model", "--hardware", "--json", "--rate", "--seed", "--speed", "--limit"),
+        *("--memory", "--gpu-memory-utilization", "--kv-cache-memory", "--num-blocks"),
+        *("--tensor-parallel-size", "--weights-dtype", "--kv-cache-dtype", "--block-size"),
+        *("--max-model-len", "--no-enable-prefix-caching", "--kv-allocator", "--max-num-seqs"),
+        *("--max-num-batched-tokens", "--long-prefill-token-threshold", "--admission-headroom"),
+        *("--scheduling-policy", "--kernel-profile", "--compute-efficiency"),
+        *("--bandwidth-efficiency", "--step-overhead"),
+    ),
     "fit": (
         *("--memory", "--hardware", "--gpu-memory-utilization", "--tensor-parallel-size"),
         *("--kv-cache-memory", "--overhead", "--weights-dtype", "--kv-cache-dtype"),

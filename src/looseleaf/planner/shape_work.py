@@ -4,9 +4,10 @@ Where there is a page, `executors.cost` counts the program itself, and a test ho
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from looseleaf.executors.cost import Contexts
 from looseleaf.planner.cost_model import StepPart
 from looseleaf.planner.dtypes import kv_dtype, weight_dtype
 from looseleaf.planner.shapes import ModelShape, Parameters
@@ -59,6 +60,23 @@ class ShapeCounter:
             for layer in shape.kv_layers
         )
         self._layers = [(window, size, count) for (window, size), count in layers.items()]
+
+    def decoding(self, num_stored: Sequence[int]) -> Iterator[StepWork]:
+        """Of the coming steps, without end, in which every sequence computes one token, as `count`
+        would tell one by one; `num_stored` tokens each has before the first."""
+        num = len(num_stored)
+        whole = self.count([StepPart(1, 0)] * num)
+        contexts = [
+            (size, num_layers, Contexts(window, num_stored))
+            for window, size, num_layers in self._layers
+        ]
+        while True:
+            flops = read = 0
+            for size, num_layers, one in contexts:
+                keys = num_layers * one.advance()
+                flops += keys * self.shape.pair_flops[False]
+                read += keys * size
+            yield whole._replace(attention_flops=flops // self._parallel, kv_read_bytes=read)
 
     def count(self, parts: Sequence[StepPart]) -> StepWork:
         num_tokens = sum(part.num_new_tokens for part in parts)
