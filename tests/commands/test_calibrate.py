@@ -1,5 +1,6 @@
-"""`looseleaf calibrate`"""
+"""`looseleaf calibrate`, and `looseleaf plan` with what it has measured."""
 
+import json
 from pathlib import Path
 
 from looseleaf.planner.calibrated import load_calibration
@@ -19,6 +20,18 @@ def test_a_model_of_this_machine(call, tiny_model: Path, tmp_path: Path) -> None
     assert model.name == told["name"]
     assert str(tiny_model) in model.name
     assert 0 < model.seconds([StepPart(1, 20)]) < 10
+
+    trace = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 50, "output_length": 10, "hash_ids": []}
+    trace.write_text(json.dumps(row))
+    machine = ("--model", str(tiny_model), "--hardware", "epyc-9654", "--memory", "1GiB")
+    plan = ("plan", str(trace), *machine, "--calibration", str(path))
+    report = call(*plan, "--json").json
+    assert report["cost_model"] == {"name": model.name, "known_error": model.known_error}
+    steps = [StepPart(50, 0), *(StepPart(1, 50 + i) for i in range(9))]
+    seconds = sum(model.seconds([step]) for step in steps)
+    assert abs(report["summary"]["e2e"]["p50"] / seconds - 1) < 0.01
+    call(*plan, "--step-overhead", "1").check_refused("--calibration", "other options")
 
 
 def test_in_words(call, tiny_model: Path) -> None:

@@ -12,7 +12,8 @@ from looseleaf.core.request import Params, Request, RequestId
 from looseleaf.core.step import Step
 from looseleaf.engine.engine import Engine
 from looseleaf.planner.calibrated import CalibratedModel, features
-from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
+from looseleaf.planner.cost_model import StepSummary
+from looseleaf.planner.summary_times import step_summary
 
 PROMPTS = (3, 24, 100, 400, 1200)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -89,7 +90,9 @@ def time_steps(
                 start = time.perf_counter()
                 engine.step()
                 seconds = time.perf_counter() - start
-                timed += [TimedStep(_summary(step), seconds, number) for step in steps if number]
+                for step in steps if number else ():
+                    summary = step_summary(step, rows_that_draw=True)
+                    timed.append(TimedStep(summary, seconds, number))
                 steps.clear()
             if number:
                 on_load()
@@ -100,12 +103,6 @@ def time_steps(
 
 def _collect(steps: list[Step]) -> Callable[[Step, object], None]:
     return lambda step, _: steps.append(step)
-
-
-def _summary(step: Step) -> StepSummary:
-    parts = [StepPart(len(one.token_ids), one.first_position) for one in step.sequences]
-    num_rows = sum(bool(one.samples) for one in step.sequences)
-    return summarize(parts)._replace(num_rows=num_rows)
 
 
 def calibrate(steps: Sequence[TimedStep], machine: str) -> CalibratedModel:
