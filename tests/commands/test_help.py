@@ -57,6 +57,7 @@ FLAGS = {
         *("--block-size", "--requests", "--shared-prefix", "--max-model-len", "--max-num-seqs"),
         *("--max-num-batched-tokens", "--list", "--json"),
     ),
+    "calibrate": ("--model", "--json", "--output", "--rounds", *ENGINE_FLAGS),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
     "bench": (),
     "perplexity": (

@@ -28,6 +28,7 @@ from looseleaf.planner.plan import (
     Plan,
     Timing,
     Traffic,
+    calibrated_timing,
     memory_plan,
     profile_timing,
     roofline_timing,
@@ -195,6 +196,12 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
         "_per_sequence.csv and _attention.csv begin with",
     )
     times.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="times of the machine and model that `looseleaf calibrate` has measured",
+    )
+    times.add_argument(
         "--compute-efficiency",
         type=float,
         metavar="SHARE",
@@ -302,6 +309,12 @@ def _timing(options: argparse.Namespace, fitted: Fit, hardware: Hardware) -> Tim
         for name in ("compute_efficiency", "bandwidth_efficiency", "step_overhead")
         if getattr(options, name) is not None
     }
+    if options.calibration is not None:
+        if given or options.kernel_profile is not None:
+            raise ConfigError(
+                "a calibration says all about times: leave out --calibration, or the other options"
+            )
+        return calibrated_timing(options.calibration)
     if options.kernel_profile is None:
         return roofline_timing(fitted, hardware, **given)
     overhead = given.pop("step_overhead", 0.0)

@@ -17,14 +17,15 @@ class StepPart(NamedTuple):
 
 
 class StepSummary(NamedTuple):
-    """What of a step's sequences measured kernels depend on.
+    """What of a step's sequences measured times depend on.
 
-    Sequences that decode compute one token each, over `decode_context` tokens together, the longest
-    over `longest_context`, their own included. All others are chunks of prompts, of `chunk` tokens
-    together, with `pairs` of a query and a key that it reads.
+    `num_rows` are rows of logits: one for each sequence, unless those that draw nothing are left
+    out. Sequences that decode compute one token each, over `decode_context` tokens together, the
+    longest over `longest_context`, their own included. All others are chunks of prompts, of `chunk`
+    tokens together, with `pairs` of a query and a key that it reads.
     """
 
-    num_sequences: int
+    num_rows: int
     num_decodes: int
     decode_context: int
     longest_context: int

@@ -120,7 +120,7 @@ class KernelProfile:
         """Of a step with at least one sequence."""
         return (
             self.dense.at(step.num_tokens)
-            + self.per_sequence.at(step.num_sequences)
+            + self.per_sequence.at(step.num_rows)
             + self.num_layers * self._attention(step)
             + self.step_overhead
         )

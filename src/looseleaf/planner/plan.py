@@ -9,6 +9,7 @@ from typing import NamedTuple
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
+from looseleaf.planner.calibrated import load_calibration
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.cost_model import CostModel, Roofline, roofline
 from looseleaf.planner.executor import PlannedExecutor
@@ -19,6 +20,7 @@ from looseleaf.planner.replay import Replay, Replayed, planned_scheduler
 from looseleaf.planner.shape_work import ShapeCounter
 from looseleaf.planner.step_times import PartTimes, ShapeTimes, StepTimes
 from looseleaf.planner.summary import Summary, summarize
+from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.planner.trace import Trace
 from looseleaf.planner.workload import arrivals, poisson
 
@@ -79,6 +81,12 @@ def profile_timing(path: Path, fitted: Fit, *, step_overhead: float = 0.0) -> Ti
     """From kernels that were measured one by one: see `load_profile`."""
     model = load_profile(path, fitted.shape.num_layers, step_overhead=step_overhead)
     return Timing(PartTimes(model), model)
+
+
+def calibrated_timing(path: Path) -> Timing:
+    """From steps that were timed, of the machine and model that they were timed with."""
+    model = load_calibration(path)
+    return Timing(SummaryTimes(model, rows_that_draw=True), model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,9 +101,9 @@ class Replayed:
 class Replay:
     """One run of an engine, from the first request to the last token.
 
-    Every `sample_seconds`, where the memory is is noted; not at all with None. `on_progress` is
-    told how many requests have ended, whenever one has. With `every_step` each
-    step is the engine's own, which changes nothing but the time it takes.
+    Where the memory is gets noted every `sample_seconds`, never with None. `on_progress` is told
+    how many requests have ended, whenever one has. With `every_step` each step is the engine's own,
+    which changes nothing but the time it takes.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Replay:
             start,
             self.clock.now - start,
             len(self._step.sequences),
-            len(scheduler.waiting),
+            len(scheduler.waiting) + len(scheduler.leaders.held()),
             scheduler.allocator.num_available,
         )
         if self._runs is not None:

@@ -1,0 +1,107 @@
+"""A cost model from steps that were timed on a machine, and the file that it is kept in.
+
+    seconds = a step + tokens, rows of logits and chunks, each by pieces of straight lines
+            + context of decoding sequences + pairs of query and key of chunks
+
+No coefficient is below zero, so more work never takes less time.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from looseleaf.core.errors import ConfigError
+from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
+
+KNOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+"""Between two of them, one more token takes so much more; beyond the last it goes on."""
+
+_FORMAT = "looseleaf-calibration-1"
+
+
+def features(step: StepSummary) -> list[float]:
+    """What the coefficients multiply."""
+    return [
+        1.0,
+        *_pieces(step.num_tokens),
+        float(step.num_rows > 0),
+        *_pieces(step.num_rows),
+        float(step.chunk > 0),
+        float(step.decode_context),
+        float(step.pairs),
+    ]
+
+
+def _pieces(number: int) -> list[float]:
+    """How much of it lies after each knot, up to the next one."""
+    ends = (*KNOTS[1:], max(number, KNOTS[-1]))
+    return [
+        float(min(max(number - low, 0), high - low)) for low, high in zip(KNOTS, ends, strict=True)
+    ]
+
+
+NUM_FEATURES = len(features(StepSummary(0, 0, 0, 0, 0, 0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedModel:
+    """`measured` says what was timed and how well it is met: see `calibrate.Residuals`."""
+
+    coefficients: tuple[float, ...]
+    measured: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        good = all(isinstance(c, int | float) and 0 <= c < 1e6 for c in self.coefficients)
+        if len(self.coefficients) != NUM_FEATURES or not good:
+            raise ConfigError(
+                f"a calibration has {NUM_FEATURES} coefficients, none below zero: calibrate again"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"calibrated on {self.measured.get('machine', 'a machine that is not named')}"
+
+    @property
+    def known_error(self) -> str:
+        errors = self.measured.get("residuals") or {}
+        return ", ".join(
+            f"{kind} steps {one['median']:.1%} in the middle, {one['p95']:.1%} in 19 of 20"
+            for kind, one in errors.items()
+        )
+
+    def seconds(self, parts: Sequence[StepPart]) -> float:
+        """Of one step over these sequences; 0 for none."""
+        return self.seconds_of(summarize(parts)) if parts else 0.0
+
+    def seconds_of(self, step: StepSummary) -> float:
+        """Of a step with at least one sequence."""
+        return sum(c * x for c, x in zip(self.coefficients, features(step), strict=True) if c)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON; raises OSError."""
+        content = {
+            "format": _FORMAT,
+            "knots": KNOTS,
+            "coefficients": self.coefficients,
+            "measured": self.measured,
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def load_calibration(path: Path) -> CalibratedModel:
+    """What `save` has written; raises ConfigError for anything else."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ConfigError(f"{path} is no calibration of this version: calibrate again")
+    coefficients, measured = content.get("coefficients"), content.get("measured")
+    same_knots = content.get("knots") == list(KNOTS)
+    if not (isinstance(coefficients, list) and isinstance(measured, dict) and same_knots):
+        raise ConfigError(f"{path} is damaged: calibrate again")
+    return CalibratedModel(coefficients=tuple(coefficients), measured=measured)
