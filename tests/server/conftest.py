@@ -20,6 +20,7 @@ from looseleaf.core.invariants import check
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, StepResult
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.kv_publisher import KVEventStream
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.executors.scripted import NextToken, ScriptedExecutor
@@ -232,6 +233,7 @@ def start_server() -> Iterator[StartServer]:
         cors: Cors | None = None,
         policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
+        kv_events: KVEventStream | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -239,6 +241,7 @@ def start_server() -> Iterator[StartServer]:
             BlockTables(
                 CacheConfig(num_blocks, block_size, num_pinnable=num_pinnable),
                 BlockHasher(block_size, b"test"),
+                None if kv_events is None else kv_events.log,
             ),
         )
         executor = Paced(
@@ -247,6 +250,8 @@ def start_server() -> Iterator[StartServer]:
         )
         memory = MemoryPlan(num_blocks, block_size, 1024, max_model_len)
         service = EngineService(Engine(scheduler, executor), tokenizer)
+        if kv_events is not None:
+            service.watchers.append(kv_events.watch)
         context = ServerContext(
             Lifecycle(service),
             service,

@@ -5,9 +5,11 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
+from looseleaf.commands.observability import add_observability, kv_event_stream
 from looseleaf.commands.options import (
     DEFAULTS,
     add_engine,
@@ -173,6 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a client may take to send a request",
     )
+    add_observability(parser)
     add_engine(parser)
     add_vllm_options(parser)
 
@@ -214,9 +217,11 @@ def run(options: argparse.Namespace) -> None:
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
-    with bind(options.host, options.port) as listener:
+    events = kv_event_stream(options)
+    with events or nullcontext(), bind(options.host, options.port) as listener:
         prefixes = [(path, from_utf8(path.read_bytes(), str(path))) for path in options.pin]
-        stack = build(engine_settings(options))
+        log = None if events is None else events.log
+        stack = build(engine_settings(options), events=log)
         _pin(LLM(stack=stack), prefixes)
         run_server(
             stack,
@@ -239,6 +244,7 @@ def run(options: argparse.Namespace) -> None:
             cors=cors,
             root_path=options.root_path,
             exit_on_engine_failure=options.exit_on_engine_failure,
+            watchers=[] if events is None else [events.watch],
         )
 
 

@@ -12,6 +12,7 @@ import uvicorn
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import Stack
+from looseleaf.engine.engine import Engine
 from looseleaf.server.app import create_app
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
@@ -216,12 +217,13 @@ def run_server(
     cors: Cors | None = None,
     root_path: str = "",
     exit_on_engine_failure: bool = True,
+    watchers: Sequence[Callable[[Engine], None]] = (),
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
     On `sockets`, as `bind` makes them, or else on `host` and `port`: then raises LooseleafError if
     that address cannot be had; also, unless `exit_on_engine_failure` is off, when the engine fails,
-    at once. Logging is the caller's to set up.
+    at once. `watchers` look at the engine between its steps. Logging is the caller's to set up.
     """
     context = ServerContext.from_stack(
         stack,
@@ -232,6 +234,7 @@ def run_server(
         limits=limits,
         cors=cors,
     )
+    context.service.watchers.extend(watchers)
     make_server(
         context,
         host=host,
