@@ -65,6 +65,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "root_path": "",
         "exit_on_engine_failure": True,
         "watchers": [],
+        "tracing": None,
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -115,6 +116,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "root_path": "/llm",
         "exit_on_engine_failure": False,
         "watchers": [],
+        "tracing": None,
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)

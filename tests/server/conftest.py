@@ -31,6 +31,7 @@ from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
+from looseleaf.server.tracing import Tracing
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -234,6 +235,7 @@ def start_server() -> Iterator[StartServer]:
         policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
         kv_events: KVEventStream | None = None,
+        tracing: Tracing | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -266,6 +268,7 @@ def start_server() -> Iterator[StartServer]:
             keys,
             limits,
             cors,
+            tracing,
         )
         server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
         result = RunningServer(context, executor, server, sockets=sockets)

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
-from looseleaf.commands.observability import add_observability, kv_event_stream
+from looseleaf.commands.exports import add_exports, kv_event_stream, tracing
 from looseleaf.commands.options import (
     DEFAULTS,
     add_engine,
@@ -175,7 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a client may take to send a request",
     )
-    add_observability(parser)
+    add_exports(parser)
     add_engine(parser)
     add_vllm_options(parser)
 
@@ -217,8 +217,11 @@ def run(options: argparse.Namespace) -> None:
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
-    events = kv_event_stream(options)
-    with events or nullcontext(), bind(options.host, options.port) as listener:
+    with (
+        kv_event_stream(options) or nullcontext() as events,
+        tracing(options) or nullcontext() as spans,
+        bind(options.host, options.port) as listener,
+    ):
         prefixes = [(path, from_utf8(path.read_bytes(), str(path))) for path in options.pin]
         log = None if events is None else events.log
         stack = build(engine_settings(options), events=log)
@@ -245,6 +248,7 @@ def run(options: argparse.Namespace) -> None:
             root_path=options.root_path,
             exit_on_engine_failure=options.exit_on_engine_failure,
             watchers=[] if events is None else [events.watch],
+            tracing=spans,
         )
 
 

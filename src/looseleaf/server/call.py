@@ -1,8 +1,9 @@
 """One HTTP request as everything on its way sees it: whose it is, and how long it may take."""
 
 import math
+from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from looseleaf.server.errors import invalid
@@ -18,11 +19,14 @@ class End(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """It came at `arrival`, on the event loop's clock, and has `timeout` seconds; None is any."""
+    """It came at `arrival`, on the event loop's clock, and has `timeout` seconds; None is any.
+
+    `trace_headers` say which trace it belongs to, where spans are sent."""
 
     tenant: Tenant = ANYBODY
     arrival: float = 0.0
     timeout: float | None = None
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
 
     def limit(self, seconds: float | None, param: str) -> None:
         """Let it take no more than that, if it is not None. Raises ApiError for what is no time;

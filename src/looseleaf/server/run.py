@@ -18,6 +18,7 @@ from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
+from looseleaf.server.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -218,6 +219,7 @@ def run_server(
     root_path: str = "",
     exit_on_engine_failure: bool = True,
     watchers: Sequence[Callable[[Engine], None]] = (),
+    tracing: Tracing | None = None,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
@@ -233,6 +235,7 @@ def run_server(
         keys=keys,
         limits=limits,
         cors=cors,
+        tracing=tracing,
     )
     context.service.watchers.extend(watchers)
     make_server(

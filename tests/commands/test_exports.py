@@ -1,4 +1,4 @@
-"""`looseleaf serve`: what it tells others, as a real process with a real model."""
+"""`looseleaf serve`: what it sends to others, as a real process with a real model."""
 
 import json
 import re
@@ -77,3 +77,8 @@ def test_events_of_what_is_not_kept_are_refused(call: Any) -> None:
     config = json.dumps({"enable_kv_cache_events": True})
     outcome = call("serve", "--kv-events-config", config, "--no-enable-prefix-caching")
     outcome.check_refused("--kv-events-config", "leave it out")
+
+
+def test_spans_over_what_is_not_spoken_are_refused(call: Any) -> None:
+    outcome = call("serve", "--otlp-traces-endpoint", "grpc://localhost:4317")
+    outcome.check_refused("--otlp-traces-endpoint", "http://localhost:4318/v1/traces")
