@@ -6,7 +6,6 @@ VLLM_API_KEY      the API key of a server that is given none with --api-key
 
 import argparse
 import io
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from looseleaf import __version__
+from looseleaf.commands.logs import set_up_logging
 from looseleaf.core.errors import LooseleafError
 
 COMMANDS = {
@@ -63,12 +63,7 @@ def _run(arguments: Sequence[str]) -> int:
     cache = os.environ.get("LOOSELEAF_CACHE")
     options.environment_api_key = os.environ.get("VLLM_API_KEY")
     options.cache_dir = Path(cache).expanduser() if cache else None
-    logging.basicConfig(
-        level=getattr(logging, getattr(options, "log_level", "warning").upper()),
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-        stream=sys.stderr,
-    )
+    set_up_logging(getattr(options, "log_level", "warning"), getattr(options, "log_format", "text"))
     status: int | None = options.run(options)
     return status or 0
 

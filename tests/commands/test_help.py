@@ -30,6 +30,7 @@ FLAGS = {
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
         *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--timings"),
+        *("--log-format", "--kv-cache-metrics", "--legacy-metric-names"),
         *ENGINE_FLAGS,
     ),
     "chat": ("--model", "--system", "--verbose", *SAMPLING_FLAGS, *ENGINE_FLAGS),

@@ -1,6 +1,7 @@
 """`looseleaf serve`: its options, and a real process from start to stop."""
 
 import configparser
+import json
 import re
 import signal
 import socket
@@ -15,6 +16,7 @@ from tiny_gguf import EXECUTOR
 
 from looseleaf.engine.build import Stack
 from looseleaf.server.limits import Cors, Limits
+from looseleaf.server.observing import Observing
 from looseleaf.server.replies import ReplySettings
 
 pytestmark = pytest.mark.timeout(90)
@@ -62,6 +64,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "max_body_bytes": 16 * 2**20,
         "shutdown_seconds": 30,
         "replies": ReplySettings(),
+        "observing": Observing(),
         "root_path": "",
         "exit_on_engine_failure": True,
         "watchers": [],
@@ -89,7 +92,8 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--max-queued-tokens", "6", "--request-read-timeout", "7.5", "--request-timeout", "8.5"),
         *("--allowed-origins", "https://a.example", "https://b.example"),
         *("--allowed-methods", "GET", "--allow-credentials"),
-        *("--root-path", "/llm", "--no-exit-on-engine-failure"),
+        *("--root-path", "/llm", "--no-exit-on-engine-failure", "--legacy-metric-names"),
+        *("--kv-cache-metrics", "--kv-cache-metrics-sample", "0.5", "--log-format", "json"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
@@ -113,6 +117,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "max_body_bytes": 2**20,
         "shutdown_seconds": 7,
         "replies": ReplySettings(False, "mistral", "qwen3", True),
+        "observing": Observing(legacy_metric_names=True, kv_sample=0.5),
         "root_path": "/llm",
         "exit_on_engine_failure": False,
         "watchers": [],
@@ -129,6 +134,11 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
     assert settings.activations == "f32"
     assert settings.threads == 3 or EXECUTOR == "reference"
     assert not stack.engine.scheduler.allocator.prefix_caching
+
+
+def test_a_share_of_blocks_that_is_none(call) -> None:
+    for share in ("0", "1.5", "-1", "nan"):
+        call("serve", f"--kv-cache-metrics-sample={share}").check_refused("kv_cache_metrics_sample")
 
 
 def test_the_model_may_be_an_option(call, served, tiny_model: Path) -> None:
@@ -197,6 +207,27 @@ def test_a_signal_ends_a_server_that_is_serving(server, number: int, status: int
         r"\(max_model_len\) or 128 of 500 tokens \(typical\)",
         line,
     )
+
+
+def test_a_log_of_json_lines(start, tiny_model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    words = ("--port", "0", "--log-format", "json", "--enable-log-requests", "--api-key", "sk-x")
+    with log.open("wb") as file:
+        process = start("serve", str(tiny_model), *words, stderr=file)
+    headers = {"authorization": "Bearer sk-x", "x-request-id": "mine"}
+    with httpx.Client(base_url=_url(process, log), timeout=SECONDS, headers=headers) as client:
+        body = {"model": str(tiny_model), "prompt": "a secret", "max_tokens": 3, "stream": True}
+        assert client.post("/v1/completions", json=body).status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SECONDS) == 0
+    text = log.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    (told,) = [line for line in lines if "status" in line]
+    assert (told["status"], told["request_id"], told["key"]) == (200, "mine", "key-1")
+    assert told["prompt_tokens"] > 0
+    assert "secret" not in text
+    assert "sk-x" not in text
 
 
 def test_an_address_that_cannot_be_had_is_said_before_a_model_is_loaded(

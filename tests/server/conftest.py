@@ -29,6 +29,7 @@ from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
+from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
 from looseleaf.server.tracing import Tracing
@@ -232,6 +233,7 @@ def start_server() -> Iterator[StartServer]:
         keys: KeyRing = NO_KEYS,
         limits: Limits = DEFAULT_LIMITS,
         cors: Cors | None = None,
+        observing: Observing = DEFAULT_OBSERVING,
         policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
         kv_events: KVEventStream | None = None,
@@ -251,7 +253,9 @@ def start_server() -> Iterator[StartServer]:
             step_seconds,
         )
         memory = MemoryPlan(num_blocks, block_size, 1024, max_model_len)
-        service = EngineService(Engine(scheduler, executor), tokenizer)
+        service = EngineService(
+            Engine(scheduler, executor), tokenizer, kv_sample=observing.kv_sample
+        )
         if kv_events is not None:
             service.watchers.append(kv_events.watch)
         context = ServerContext(
@@ -262,7 +266,7 @@ def start_server() -> Iterator[StartServer]:
             Grammars(tokenizer),
             model_names,
             memory,
-            Metrics(model_names[0], memory),
+            Metrics(model_names[0], memory, legacy_names=observing.legacy_metric_names),
             max_body_bytes,
             replies,
             keys,

@@ -65,7 +65,7 @@ def test_requests_are_logged_if_asked_for(
     client.get("/v1/models/no%0Athing", params={"secret": "x"})
 
     def lines() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.name == "looseleaf.server.middleware"]
+        return [r.getMessage() for r in caplog.records if r.name == "looseleaf.server.observed"]
 
     if not on:
         assert not lines()

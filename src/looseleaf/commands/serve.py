@@ -10,6 +10,7 @@ from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
 from looseleaf.commands.exports import add_exports, kv_event_stream, tracing
+from looseleaf.commands.observing import add_observing, observing_of
 from looseleaf.commands.options import (
     DEFAULTS,
     add_engine,
@@ -176,6 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a client may take to send a request",
     )
     add_exports(parser)
+    add_observing(parser)
     add_engine(parser)
     add_vllm_options(parser)
 
@@ -213,6 +215,7 @@ def run(options: argparse.Namespace) -> None:
     given = options.model_option if options.model is None else options.model
     options.model = DEFAULTS.model if given is None else given
     keys, limits, cors = _keys(options), _limits(options), _cors(options)
+    observing = observing_of(options)
     log_ignored(getattr(options, "ignored", ()))
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -245,6 +248,7 @@ def run(options: argparse.Namespace) -> None:
             keys=keys,
             limits=limits,
             cors=cors,
+            observing=observing,
             root_path=options.root_path,
             exit_on_engine_failure=options.exit_on_engine_failure,
             watchers=[] if events is None else [events.watch],

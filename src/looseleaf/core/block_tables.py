@@ -59,6 +59,7 @@ class BlockTables:
         self._tables: dict[RequestId, _Table] = {}
         self._copy_sources: Counter[BlockId] = Counter()
         self.num_copies = 0
+        self.evicted: list[tuple[BlockId, BlockKey]] = []  # for the last step
 
     @property
     def num_available(self) -> int:
@@ -131,14 +132,13 @@ class BlockTables:
             return None
         taken = self.pool.allocate(num_new + shared)
         assert taken is not None
-        copies: tuple[BlockCopy, ...] = ()
         if shared:
             copies = (self._copy(request, table.block_ids[index], taken[0]),)
             table.block_ids[index] = taken[0]
             table.block_ids.extend(taken[1:])
             return self._changed(request, table, index, copies)
         table.block_ids.extend(taken)
-        return self._changed(request, table, held, copies)
+        return self._changed(request, table, held, ())
 
     def fork(self, parent: Request, child: Request, num_tokens: int) -> bool:
         """Takes no memory: the last block is shared as well if it is partly full."""
@@ -185,8 +185,8 @@ class BlockTables:
         if self._copy_sources:
             self.pool.release(self._copy_sources.elements())
             self._copy_sources.clear()
-        evicted, self.pool.evicted = self.pool.evicted, []
-        return () if self.tier is None else self.saves(evicted)
+        self.evicted, self.pool.evicted = self.pool.evicted, []
+        return () if self.tier is None else self.saves(self.evicted)
 
     def saves(self, blocks: Iterable[tuple[BlockId, BlockKey]]) -> tuple[BlockSave, ...]:
         """What a tier is told of them: of the full ones."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
-from looseleaf.core.request import FinishReason, Request, RequestId, Status
+from looseleaf.core.request import FinishReason, RequestId, Status
 from looseleaf.core.step import Update
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.misses import ObservedRequest
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.text.detokenizer import completes_stop
 from looseleaf.text.tokenizer import Tokenizer
@@ -101,9 +102,10 @@ class BeamSearch:
     finished: bool = False
     num_cached_tokens: int = 0
     """Of the prompt, found stored."""
+    first: ObservedRequest | None = None
+    """What computes the prompt, once it is started."""
     answers: list[BeamAnswer] = field(default_factory=list)
     _beams: list[_Beam] = field(default_factory=list)
-    _first: Request | None = None
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def check(self) -> None:
@@ -114,8 +116,8 @@ class BeamSearch:
         """Raises CapacityError for a prompt that can never run."""
         first = _Beam((), 0.0)
         self._beams = [first]
-        self._first = self._request(first)
-        self.engine.add(self._first)
+        self.first = self._request(first)
+        self.engine.add(self.first)
 
     def cancel(self) -> None:
         for beam in self._beams:
@@ -152,7 +154,7 @@ class BeamSearch:
 
     def _go_on(self) -> None:
         width = self.params.beam_width
-        self.num_cached_tokens = (self._first and self._first.num_cached_tokens) or 0
+        self.num_cached_tokens = (self.first and self.first.num_cached_tokens) or 0
         candidates = [
             (beam.logprob + logprob, order, token_id, beam)
             for order, beam in enumerate(self._beams)
@@ -226,7 +228,7 @@ class BeamSearch:
         score = self._score(logprob, len(token_ids))
         self.answers.append(BeamAnswer(token_ids, logprob, score, reason, at_stop))
 
-    def _request(self, beam: _Beam) -> Request:
+    def _request(self, beam: _Beam) -> ObservedRequest:
         beam.request_id = RequestId(f"{self.name}/beam-{next(self._ids)}")
         asked = self.params.constraints or SamplingParams()
         params = SamplingParams(
@@ -242,7 +244,7 @@ class BeamSearch:
             bad_words_token_ids=asked.bad_words_token_ids,
             grammar=asked.grammar,
         )
-        request = Request(
+        request = ObservedRequest(
             beam.request_id,
             self.prompt_token_ids,
             params,

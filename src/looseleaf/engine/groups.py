@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import FinishReason, Request, RequestId
 from looseleaf.core.step import TokenLogprobs, Top, Update
+from looseleaf.engine.misses import ObservedRequest, PrefixMiss
 from looseleaf.sampling.params import MAX_SEED, SamplingParams
 from looseleaf.text.detokenizer import IncrementalDetokenizer
 from looseleaf.text.tokenizer import Tokenizer
@@ -98,8 +99,8 @@ class Group:
         # The prompt is scored once, for all samples of it.
         unscored = replace(params, prompt_logprobs=False, prompt_top_logprobs=0)
 
-        def request(index: int, children: tuple[Request, ...] = ()) -> Request:
-            return Request(
+        def request(index: int, children: tuple[Request, ...] = ()) -> ObservedRequest:
+            return ObservedRequest(
                 RequestId(f"{request_id}/{index}"),
                 prompt_token_ids,
                 unscored if index else params,
@@ -144,6 +145,21 @@ class Group:
     def num_cached_tokens(self) -> int:
         """Prompt tokens found stored when the request first ran; 0 until then."""
         return self.request.num_cached_tokens or 0
+
+    @property
+    def max_tokens(self) -> int:
+        """What each sample may have at most, once the scheduler has set its limits."""
+        return self.request.max_total_tokens - self.request.num_prompt_tokens
+
+    @property
+    def num_preemptions(self) -> int:
+        """Of all samples, so far."""
+        return sum(member.num_preemptions for member in self.members)
+
+    @property
+    def prefix_miss(self) -> PrefixMiss | None:
+        """Why the prompt, or its end, was not found stored; None if all was, and until it runs."""
+        return self.request.prefix_miss
 
     @property
     def num_output_tokens(self) -> int:

@@ -54,6 +54,9 @@ def _reason(answer: BeamAnswer) -> FinishReason:
 def _answers(group: Group, search: BeamSearch) -> list[Update]:
     """A sample's for each answer, the best first; those that there are no answers for failed."""
     group.request.num_cached_tokens = search.num_cached_tokens
+    if search.first is not None:
+        group.request.first_scheduled_time = search.first.first_scheduled_time
+        group.request.prefix_miss = search.first.prefix_miss
     found = [
         Update(sample.request_id, answer.token_ids, finish_reason=_reason(answer))
         for sample, answer in zip(group.samples, search.answers, strict=False)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
@@ -22,6 +22,7 @@ from looseleaf.engine.beams import BeamSearch, BeamSearchParams
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.fairness import FairShares
 from looseleaf.engine.groups import Delta, Group, Router
+from looseleaf.engine.meter import Meter
 from looseleaf.engine.pins import Pin, pins_of
 from looseleaf.engine.searches import Searches
 from looseleaf.sampling.params import SamplingParams
@@ -37,6 +38,14 @@ logger = logging.getLogger(__name__)
 
 class EngineDeadError(LooseleafError):
     """The engine has failed or was stopped, so that this request cannot be answered."""
+
+
+class Load(NamedTuple):
+    """Requests that run and that wait, and the share of the pool's blocks that is in use."""
+
+    num_running: int
+    num_waiting: int
+    kv_usage: float
 
 
 class _Command:
@@ -68,8 +77,12 @@ class EngineService:
     EngineDeadError, and so does whoever comes later.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, *, kv_sample: float | None = None
+    ) -> None:
+        """`kv_sample` is `Meter`'s."""
         self.tokenizer = tokenizer
+        self.meter = Meter(engine, kv_sample)
         self.clock = engine.clock
         self.failure: BaseException | None = None
         self._engine = engine
@@ -219,6 +232,17 @@ class EngineService:
             self._abort_samples(group)
             for delta in group.cancel():
                 deltas.put_nowait(delta)
+
+    def load(self) -> Load:
+        """At once, and not between two steps: each number for itself is right, or was just now."""
+        scheduler = self._engine.scheduler
+        allocator = scheduler.allocator
+        running = len(scheduler.running)
+        return Load(
+            running,
+            max(0, len(scheduler.requests) - running),
+            1 - allocator.num_available / allocator.num_blocks,
+        )
 
     async def pin(
         self, prompt_token_ids: list[int], *, ttl: float | None, extra_keys: ExtraKeys = ()

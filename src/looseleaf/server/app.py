@@ -29,13 +29,14 @@ from looseleaf.server.errors import (
     internal_error,
     unavailable,
 )
+from looseleaf.server.load_header import LoadHeaderMiddleware
 from looseleaf.server.middleware import (
-    AccessLogMiddleware,
     AdmissionMiddleware,
     GateMiddleware,
     KeyMiddleware,
     RequestIdMiddleware,
 )
+from looseleaf.server.observed import ObservedMiddleware
 from looseleaf.server.ollama import routes as ollama
 from looseleaf.server.ollama.answer import error_response as ollama_error
 from looseleaf.server.openapi import openapi
@@ -65,6 +66,7 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
     middleware = [
         Middleware(RequestIdMiddleware),
         Middleware(KeyMiddleware, keys=context.keys),
+        Middleware(LoadHeaderMiddleware, service=context.service),
         Middleware(AdmissionMiddleware, lifecycle=context.lifecycle),
         Middleware(
             GateMiddleware,
@@ -87,8 +89,13 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
                 allow_credentials=cors.credentials,
             ),
         )
-    if access_log:
-        middleware.insert(0, Middleware(AccessLogMiddleware))
+    routes: dict[Endpoint, str] = {}
+    middleware.insert(
+        0,
+        Middleware(
+            ObservedMiddleware, metrics=context.metrics, routes=routes, log_requests=access_log
+        ),
+    )
 
     def route(
         path: str,
@@ -98,6 +105,7 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
         errors: ErrorResponse = ApiError.response,
     ) -> Route:
         endpoint = _endpoint(context, handler, prompt_param, errors)
+        routes[endpoint] = path
         return Route(path, endpoint, methods=list(methods))
 
     def messages_route(path: str, handler: Handler) -> Route:

@@ -1,10 +1,10 @@
 """One HTTP request as everything on its way sees it: whose it is, and how long it may take."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from looseleaf.server.errors import invalid
 from looseleaf.server.keys import ANYBODY, Tenant
@@ -21,12 +21,14 @@ class End(NamedTuple):
 class Call:
     """It came at `arrival`, on the event loop's clock, and has `timeout` seconds; None is any.
 
-    `trace_headers` say which trace it belongs to, where spans are sent."""
+    `told` gives what the log tells of its generation, once it has one; `trace_headers` say which
+    trace it belongs to, where spans are sent."""
 
     tenant: Tenant = ANYBODY
     arrival: float = 0.0
     timeout: float | None = None
     trace_headers: Mapping[str, str] = field(default_factory=dict)
+    told: Callable[[], dict[str, Any]] | None = None
 
     def limit(self, seconds: float | None, param: str) -> None:
         """Let it take no more than that, if it is not None. Raises ApiError for what is no time;

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from looseleaf.engine.groups import Delta, Sample
 from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.context import ServerContext
-from looseleaf.server.details import TimingsWriter, answer_id, prompt_logprobs_of
+from looseleaf.server.details import FiguresWriter, answer_id, prompt_logprobs_of
 from looseleaf.server.generation import Generation
 from looseleaf.server.logprobs import chat_logprobs
 from looseleaf.server.protocol import (
@@ -60,7 +60,7 @@ class ChatFormat:
         self._tokenizer = context.tokenizer
         self._fields = fields
         self._turn = turn
-        self._timings = TimingsWriter(context, fields, generation, fields.n)
+        self._figures = FiguresWriter(context, fields, generation, fields.n)
         self._replies = Replies(turn)
         self._model = fields.model
         self._id = answer_id
@@ -68,6 +68,7 @@ class ChatFormat:
 
     def whole(self, generation: Generation) -> ChatCompletion:
         choices = [self._choice(index, sample) for index, sample in enumerate(generation.samples)]
+        figures = self._figures.beside(choices)
         return ChatCompletion(
             id=self._id,
             created=self._created,
@@ -82,7 +83,8 @@ class ChatFormat:
                 )
             ),
             prompt_token_ids=self._turn.token_ids if self._fields.return_token_ids else UNSET,
-            timings=self._timings.beside(choices),
+            timings=figures.timings,
+            metrics=figures.metrics,
         )
 
     def _choice(self, index: int, sample: Sample) -> ChatChoice:
@@ -123,6 +125,7 @@ class ChatFormat:
         told: list[ChatChunkChoice] = choices  # type: ignore[assignment]
         opens = any(choice.delta.role is not UNSET for choice in told)
         with_prompt = opens and self._fields.return_token_ids
+        figures = self._figures.beside(told)
         return ChatChunk(
             id=self._id,
             created=self._created,
@@ -130,7 +133,8 @@ class ChatFormat:
             choices=told,
             usage=usage,
             prompt_token_ids=self._turn.token_ids if with_prompt else UNSET,
-            timings=self._timings.beside(told),
+            timings=figures.timings,
+            metrics=figures.metrics,
         )
 
     def opening(self, generation: Generation, index: int) -> ChatChunkChoice:

@@ -19,7 +19,7 @@ from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.body import decode, off_loop, read_body, work_of
 from looseleaf.server.context import ServerContext
 from looseleaf.server.details import (
-    TimingsWriter,
+    FiguresWriter,
     answer_id,
     last_text,
     last_tokens,
@@ -217,7 +217,7 @@ class CompletionFormat:
         self._tokenizer = context.tokenizer
         self._fields = fields
         self._generation = generation
-        self._timings = TimingsWriter(
+        self._figures = FiguresWriter(
             context, fields, generation, len(prepared.token_ids) * fields.n
         )
         self._told_prompt: set[int] = set()
@@ -257,13 +257,16 @@ class CompletionFormat:
         return self.chunk([*choices], generation.usage())
 
     def chunk(self, choices: list[msgspec.Struct], usage: Usage | UnsetType | None) -> Completion:
+        told: list[CompletionChoice] = choices  # type: ignore[assignment]
+        figures = self._figures.beside(told)
         return Completion(
             id=self._id,
             created=self._created,
             model=self._model,
-            choices=choices,  # type: ignore[arg-type]
+            choices=told,
             usage=usage,
-            timings=self._timings.beside(choices),  # type: ignore[arg-type]
+            timings=figures.timings,
+            metrics=figures.metrics,
         )
 
     def _prompt_token_ids(self, index: int) -> list[int] | UnsetType:

@@ -16,6 +16,7 @@ from looseleaf.server.keys import ANYBODY, NO_KEYS, KeyRing
 from looseleaf.server.lifecycle import Lifecycle
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
+from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.responses.store import ResponseStore
 from looseleaf.server.tracing import Tracing
@@ -70,10 +71,11 @@ class ServerContext:
         limits: Limits = DEFAULT_LIMITS,
         cors: Cors | None = None,
         tracing: Tracing | None = None,
+        observing: Observing = DEFAULT_OBSERVING,
     ) -> "ServerContext":
         """Without `model_names` the model is served under its own."""
         names = tuple(model_names) or (stack.model_config.name,)
-        service = EngineService(stack.engine, stack.tokenizer)
+        service = EngineService(stack.engine, stack.tokenizer, kv_sample=observing.kv_sample)
         return cls(
             Lifecycle(service),
             service,
@@ -82,7 +84,7 @@ class ServerContext:
             stack.grammars,
             names,
             stack.memory,
-            Metrics(names[0], stack.memory),
+            Metrics(names[0], stack.memory, legacy_names=observing.legacy_metric_names),
             max_body_bytes,
             replies,
             keys,

@@ -1,14 +1,16 @@
 """What an answer tells besides its text, when asked: token ids, the prompt's log-probabilities in
-vLLM's form, and times in llama-server's."""
+vLLM's form, times in llama-server's, and figures of the request."""
 
 import uuid
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
 from looseleaf.engine.groups import Group
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import invalid
+from looseleaf.server.figures import RequestFigures, Timings
 from looseleaf.server.generation import Generation
 from looseleaf.server.protocol import (
     ChatChoice,
@@ -16,7 +18,6 @@ from looseleaf.server.protocol import (
     CompletionChoice,
     GenerationRequest,
     PromptLogprob,
-    Timings,
 )
 from looseleaf.text.tokenizer import Tokenizer
 
@@ -95,8 +96,16 @@ def prompt_logprobs_of(
     return found
 
 
-class TimingsWriter:
-    """Knows where an answer's times are told: with all its choices, or in a stream's last chunk."""
+class Figures(NamedTuple):
+    """What an answer tells of its request, as far as that was asked for."""
+
+    timings: Timings | UnsetType
+    metrics: RequestFigures | UnsetType
+
+
+class FiguresWriter:
+    """Knows where an answer's figures are told: with all its choices, or in a stream's last
+    chunk."""
 
     def __init__(
         self,
@@ -106,15 +115,17 @@ class TimingsWriter:
         choices: int,
     ) -> None:
         options = fields.stream_options
-        self._wanted = fields.timings or context.replies.timings
+        self._timings = fields.timings or context.replies.timings
+        self._metrics = fields.metrics
         self._usage_is_last = bool(options and options.include_usage)
         self._num_open = choices
         self._generation = generation
 
-    def beside(
-        self, choices: Sequence[ChatChoice | ChatChunkChoice | CompletionChoice]
-    ) -> Timings | UnsetType:
+    def beside(self, choices: Sequence[ChatChoice | ChatChunkChoice | CompletionChoice]) -> Figures:
         """For the chunk that has `choices`. Must be called once for each."""
         self._num_open -= sum(choice.finish_reason is not None for choice in choices)
         is_last = not choices if self._usage_is_last else not self._num_open
-        return self._generation.timings() if self._wanted and is_last else UNSET
+        return Figures(
+            self._generation.timings() if self._timings and is_last else UNSET,
+            self._generation.figures() if self._metrics and is_last else UNSET,
+        )

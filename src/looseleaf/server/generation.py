@@ -6,6 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import Any
+
+import msgspec
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.hashing import ExtraKeys
@@ -17,7 +20,8 @@ from looseleaf.sampling.params import SamplingParams
 from looseleaf.server.call import current
 from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import ApiError, out_of_time, unavailable
-from looseleaf.server.protocol import PromptTokensDetails, Timings, Usage
+from looseleaf.server.figures import MissFigures, RequestFigures, Timings
+from looseleaf.server.protocol import PromptTokensDetails, Usage
 from looseleaf.server.tracing import RequestSpan, Tracing
 
 
@@ -93,9 +97,10 @@ class Generation:
             for group in self.groups:
                 self._service.abort(group)
             raise
+        call.told = self._told
         self._meters = [_Meter() for _ in self.groups]
         for group in self.groups:
-            self._metrics.started(len(group.samples))
+            self._metrics.started(len(group.samples), group.max_tokens)
             if beams is None:
                 self._gate.queued(group)
         if end is not None:
@@ -157,6 +162,47 @@ class Generation:
             predicted_per_token_ms=predicted_ms / predicted if predicted else 0.0,
             predicted_per_second=1000 * predicted / predicted_ms if predicted_ms else 0.0,
         )
+
+    def figures(self) -> RequestFigures:
+        """So far."""
+        usage = self.usage()
+        now = self._service.clock()
+        queue = prefill = decode = total = 0.0
+        for group, meter in zip(self.groups, self._meters, strict=True):
+            arrival, scheduled = group.request.arrival_time, group.request.first_scheduled_time
+            last = max(meter.last.values(), default=now)
+            total = max(total, last - arrival)
+            queue = max(queue, (now if scheduled is None else scheduled) - arrival)
+            if scheduled is not None:
+                first = min(meter.first.values(), default=now)
+                prefill = max(prefill, first - scheduled)
+                decode = max(decode, last - first)
+        misses = [group.prefix_miss for group in self.groups]
+        return RequestFigures(
+            queue_ms=_milliseconds(queue),
+            prefill_ms=_milliseconds(prefill),
+            decode_ms=_milliseconds(decode),
+            total_ms=_milliseconds(total),
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.prompt_tokens_details.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            preemptions=sum(group.num_preemptions for group in self.groups),
+            prefix_misses=[
+                miss
+                and MissFigures(
+                    reason=miss.reason.value, position=miss.position, tokens=miss.num_tokens
+                )
+                for miss in misses
+            ],
+        )
+
+    def _told(self) -> dict[str, Any]:
+        ends = [sample.finish_reason for sample in self.samples]
+        found: dict[str, Any] = msgspec.to_builtins(self.figures())
+        return found | {
+            "answer_id": self._answer_id,
+            "finish_reasons": [(reason or FinishReason.ABORT).value for reason in ends],
+        }
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
         """All news, with the index of the choice, as it comes.
@@ -274,12 +320,11 @@ class Generation:
             meter.first[delta.index] = now
             if delta.token_ids:
                 self._metrics.first_token(now - arrival)
-            for _ in delta.token_ids[1:]:  # they came together
-                self._metrics.next_token(0.0)
-        else:
-            for _ in delta.token_ids:
-                gap = (now - meter.last[delta.index]) / len(delta.token_ids)
-                self._metrics.next_token(gap)
+            if len(delta.token_ids) > 1:  # they came together
+                self._metrics.next_tokens(0.0, len(delta.token_ids) - 1)
+        elif delta.token_ids:
+            num_tokens = len(delta.token_ids)
+            self._metrics.next_tokens((now - meter.last[delta.index]) / num_tokens, num_tokens)
         meter.last[delta.index] = now
         self._metrics.generated(len(delta.token_ids))
         if delta.finish_reason is not None:
@@ -290,9 +335,19 @@ class Generation:
             return
         meter.ended.add(sample.index)
         now, first = self._service.clock(), meter.first.get(sample.index)
+        scheduled = group.request.first_scheduled_time
         self._metrics.ended(
             reason,
             len(sample.token_ids),
             now - group.request.arrival_time,
+            None if scheduled is None else now - scheduled,
             None if first is None else now - first,
         )
+        if len(meter.ended) == len(group.samples):
+            self._metrics.all_ended(
+                max(len(sample.token_ids) for sample in group.samples), group.num_preemptions
+            )
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 3)

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from looseleaf.core.request import FinishReason
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineDeadError, EngineService
-from looseleaf.server.engine_metrics import LABELS, EngineCollector, read_figures
+from looseleaf.server.engine_figures import read_figures
+from looseleaf.server.engine_metrics import EngineCollector
+from looseleaf.server.families import LABELS, Families
+from looseleaf.server.request_histograms import RequestHistograms
 
 P = ParamSpec("P")
 
@@ -22,19 +25,6 @@ logger = logging.getLogger(__name__)
 
 SCRAPE_SECONDS = 0.5
 """How long a scrape waits for the end of a step, before it gives the figures it has."""
-
-TTFT_BUCKETS = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
-ITL_BUCKETS = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-    *(20.0, 40.0, 80.0),
-)
-LATENCY_BUCKETS = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
-    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
 
 
 def _never_raises(
@@ -53,20 +43,25 @@ def _never_raises(
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own.
+    """The metrics of one server, in a registry of their own. With `legacy_names` they are also told
+    under names that vLLM had before.
 
     Samples are counted, not HTTP requests: one with `n` of 3 starts three, and each of them ends
     once, as stop, length, abort or error.
     """
 
-    def __init__(self, model_name: str, memory: MemoryPlan) -> None:
+    def __init__(self, model_name: str, memory: MemoryPlan, *, legacy_names: bool = False) -> None:
+        families = Families(model_name)
         self.registry = CollectorRegistry()
-        self.engine = EngineCollector(model_name, memory)
+        self.engine = EngineCollector(families, memory, legacy_names=legacy_names)
         self.registry.register(self.engine)
+        self._histograms = RequestHistograms(
+            families, memory.max_model_len, legacy_names=legacy_names
+        )
+        self.registry.register(self._histograms)
         self._reading: asyncio.Task[None] | None = None
         self._failed: set[str] = set()
-        self._labels = (model_name, "0")
-        tokens = _round_buckets(memory.max_model_len)
+        self._labels = families.labels
         self._started = self._counter("looseleaf_requests_started", "Samples asked for")
         ended = Counter(
             "vllm:request_success",
@@ -78,43 +73,24 @@ class Metrics:
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens")
         self._cached_tokens = self._counter("vllm:prompt_tokens_cached", "Prompt tokens reused")
         self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated")
-        self._ttft = self._histogram(
-            "vllm:time_to_first_token_seconds", "From arrival to the first token", TTFT_BUCKETS
+        self._answers = Counter(
+            "http_requests",
+            "HTTP requests, by method, route and kind of status",
+            ("method", "handler", "status"),
+            registry=self.registry,
         )
-        self._itl = self._histogram(
-            "vllm:inter_token_latency_seconds", "Between two tokens of a sample", ITL_BUCKETS
-        )
-        self._tpot = self._histogram(
-            "vllm:request_time_per_output_token_seconds",
-            "Mean time per token after the first, by sample",
-            ITL_BUCKETS,
-        )
-        self._e2e = self._histogram(
-            "vllm:e2e_request_latency_seconds", "From arrival to the end", LATENCY_BUCKETS
-        )
-        self._queue = self._histogram(
-            "vllm:request_queue_time_seconds", "From arrival to the first step", LATENCY_BUCKETS
-        )
-        self._prefill = self._histogram(
-            "vllm:request_prefill_time_seconds",
-            "From the first step to the first token",
-            LATENCY_BUCKETS,
-        )
-        self._decode = self._histogram(
-            "vllm:request_decode_time_seconds", "From the first token to the last", LATENCY_BUCKETS
-        )
-        self._prompt_size = self._histogram(
-            "vllm:request_prompt_tokens", "Prompt tokens by request", tokens
-        )
-        self._output_size = self._histogram(
-            "vllm:request_generation_tokens", "Tokens generated, by sample", tokens
-        )
-        self._n = self._histogram("vllm:request_params_n", "Samples by request", (1, 2, 5, 10, 20))
 
     @_never_raises
-    def started(self, num_samples: int) -> None:
+    def answered(self, method: str, handler: str, status: int) -> None:
+        """An HTTP request, whatever of it."""
+        self._answers.labels(method, handler, f"{status // 100}xx").inc()
+
+    @_never_raises
+    def started(self, num_samples: int, max_tokens: int) -> None:
+        """A request, each of whose samples may have so many tokens."""
         self._started.inc(num_samples)
-        self._n.observe(num_samples)
+        self._histograms.num_samples.add(num_samples)
+        self._histograms.max_tokens.add(max_tokens)
 
     @_never_raises
     def prompt_done(
@@ -123,19 +99,21 @@ class Metrics:
         """Once for each prompt, when the first token has come; the times are in seconds."""
         self._prompt_tokens.inc(num_tokens)
         self._cached_tokens.inc(num_cached)
-        self._prompt_size.observe(num_tokens)
+        self._histograms.prompt_tokens.add(num_tokens)
+        self._histograms.computed_tokens.add(num_tokens - num_cached)
         if queued is not None:
-            self._queue.observe(queued)
+            self._histograms.queue.add(queued)
         if computed is not None:
-            self._prefill.observe(computed)
+            self._histograms.prefill.add(computed)
 
     @_never_raises
     def first_token(self, seconds: float) -> None:
-        self._ttft.observe(seconds)
+        self._histograms.ttft.add(seconds)
 
     @_never_raises
-    def next_token(self, seconds: float) -> None:
-        self._itl.observe(seconds)
+    def next_tokens(self, seconds: float, num_tokens: int) -> None:
+        """So many, each of which took so long."""
+        self._histograms.itl.add(seconds, num_tokens)
 
     @_never_raises
     def generated(self, num_tokens: int) -> None:
@@ -143,16 +121,30 @@ class Metrics:
 
     @_never_raises
     def ended(
-        self, reason: FinishReason, num_tokens: int, seconds: float, decoding: float | None
+        self,
+        reason: FinishReason,
+        num_tokens: int,
+        seconds: float,
+        running: float | None,
+        decoding: float | None,
     ) -> None:
-        """`seconds` since arrival; `decoding` of them since the first token, if there was one."""
+        """`seconds` since arrival; `running` of them since the first step, if there was one, and
+        `decoding` since the first token."""
         self._ended[reason].inc()
-        self._output_size.observe(num_tokens)
-        self._e2e.observe(seconds)
+        self._histograms.output_tokens.add(num_tokens)
+        self._histograms.e2e.add(seconds)
+        if running is not None:
+            self._histograms.inference.add(running)
         if decoding is not None:
-            self._decode.observe(decoding)
+            self._histograms.decode.add(decoding)
             if num_tokens > 1:
-                self._tpot.observe(decoding / (num_tokens - 1))
+                self._histograms.tpot.add(decoding / (num_tokens - 1))
+
+    @_never_raises
+    def all_ended(self, longest: int, num_preemptions: int) -> None:
+        """All samples of a request have: the longest had so many tokens."""
+        self._histograms.longest_output.add(longest)
+        self._histograms.preemptions.add(num_preemptions)
 
     async def scrape(self, service: EngineService) -> bytes:
         """Everything in Prometheus' text format."""
@@ -167,7 +159,9 @@ class Metrics:
 
     async def _read(self, service: EngineService) -> None:
         try:
-            self.engine.figures = await service.call(read_figures)
+            self.engine.figures = await service.call(
+                lambda engine: read_figures(engine, service.meter)
+            )
         except EngineDeadError:
             pass  # the last figures stay; who scrapes sees on /health that they do
         except Exception as error:
@@ -175,15 +169,3 @@ class Metrics:
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, LABELS, registry=self.registry).labels(*self._labels)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        family = Histogram(name, text, LABELS, buckets=buckets, registry=self.registry)
-        return family.labels(*self._labels)
-
-
-def _round_buckets(most: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, ... up to `most`."""
-    buckets = [
-        mantissa * 10**exponent for exponent in range(len(str(most))) for mantissa in (1, 2, 5)
-    ]
-    return tuple(bucket for bucket in buckets if bucket <= most)

@@ -1,9 +1,7 @@
 """What every HTTP request goes through before it reaches a route."""
 
 import asyncio
-import logging
 import math
-import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,8 +10,6 @@ from looseleaf.server.errors import ApiError, shutting_down, too_slow, unauthori
 from looseleaf.server.gate import Gate
 from looseleaf.server.keys import ANYBODY, KeyRing, Tenant
 from looseleaf.server.lifecycle import Lifecycle
-
-logger = logging.getLogger(__name__)
 
 MAX_REQUEST_ID_BYTES = 256
 
@@ -26,7 +22,7 @@ _GENERATES = frozenset(
     }
 )
 """Paths whose requests are counted and limited. What another one submits is only counted."""
-_ABOUT_ITSELF = _ABOUT_LIFE | {"/metrics"}
+ABOUT_ITSELF = _ABOUT_LIFE | {"/metrics"}
 
 
 class RequestIdMiddleware:
@@ -36,7 +32,7 @@ class RequestIdMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = _request_id(scope)
+        request_id = request_id_of(scope)
         if request_id is None:
             await self._app(scope, receive, send)
             return
@@ -47,39 +43,6 @@ class RequestIdMiddleware:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
-
-
-class AccessLogMiddleware:
-    """One line for each request, when its answer is complete or its client has gone."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start, status = time.monotonic(), "-"
-
-        async def send_and_look(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = str(message["status"])
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_look)
-        finally:
-            request_id = _request_id(scope)
-            logger.info(
-                "%s %.200s %s %.0f ms %s%s",
-                scope["method"],
-                ascii(scope["path"])[1:-1],  # which may hold line breaks
-                status,
-                1000 * (time.monotonic() - start),
-                "-" if request_id is None else ascii(request_id.decode("latin-1")),
-                f" {tenant}" if (tenant := scope.get("state", {}).get("tenant")) else "",
-            )
 
 
 class KeyMiddleware:
@@ -130,7 +93,7 @@ class AdmissionMiddleware:
         self._lifecycle = lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or path_of(scope) in _ABOUT_ITSELF:
+        if scope["type"] != "http" or path_of(scope) in ABOUT_ITSELF:
             await self._app(scope, receive, send)
         elif self._lifecycle.stopping:
             response = shutting_down().response()
@@ -212,7 +175,8 @@ def _seconds(text: bytes) -> float | None:
         return math.nan
 
 
-def _request_id(scope: Scope) -> bytes | None:
+def request_id_of(scope: Scope) -> bytes | None:
+    """The client's own, unless it is far too long."""
     if scope["type"] != "http":
         return None
     for name, value in scope["headers"]:

@@ -12,6 +12,7 @@ from looseleaf.engine.beams import BeamSearchParams
 from looseleaf.engine.params import resolve
 from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 from looseleaf.server.errors import invalid
+from looseleaf.server.figures import RequestFigures, Timings
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
 
@@ -99,6 +100,7 @@ class GenerationRequest(Struct, kw_only=True):
     return_tokens_as_token_ids: bool = False
     request_id: str | None = None
     timings: bool = False
+    metrics: bool = False
 
     def sampling_params(
         self,
@@ -343,20 +345,6 @@ class PromptLogprob(Struct, kw_only=True):
     decoded_token: str
 
 
-class Timings(Struct, kw_only=True):
-    """As llama-server has them: tokens of the prompt found stored, computed, and generated."""
-
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
-
-
 class TopLogprob(Struct, kw_only=True):
     token: str
     logprob: float
@@ -416,6 +404,7 @@ class ChatCompletion(Struct, kw_only=True):
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    metrics: RequestFigures | UnsetType = UNSET
 
 
 class ChatDelta(Struct, kw_only=True):
@@ -444,6 +433,7 @@ class ChatChunk(Struct, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    metrics: RequestFigures | UnsetType = UNSET
 
 
 class CompletionLogprobs(Struct, kw_only=True):
@@ -474,6 +464,7 @@ class Completion(Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     timings: Timings | UnsetType = UNSET
+    metrics: RequestFigures | UnsetType = UNSET
 
 
 class ModelCard(Struct, kw_only=True):

@@ -17,6 +17,7 @@ from looseleaf.server.app import create_app
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
+from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.tracing import Tracing
 
@@ -216,6 +217,7 @@ def run_server(
     keys: KeyRing = NO_KEYS,
     limits: Limits = DEFAULT_LIMITS,
     cors: Cors | None = None,
+    observing: Observing = DEFAULT_OBSERVING,
     root_path: str = "",
     exit_on_engine_failure: bool = True,
     watchers: Sequence[Callable[[Engine], None]] = (),
@@ -236,6 +238,7 @@ def run_server(
         limits=limits,
         cors=cors,
         tracing=tracing,
+        observing=observing,
     )
     context.service.watchers.extend(watchers)
     make_server(

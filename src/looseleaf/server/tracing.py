@@ -142,7 +142,7 @@ class RequestSpan:
             "gen_ai.usage.completion_tokens": group.num_output_tokens,
             "gen_ai.usage.cached_tokens": group.num_cached_tokens,
             "gen_ai.latency.e2e": now - arrival,
-            "looseleaf.num_preemptions": sum(one.num_preemptions for one in group.members),
+            "looseleaf.num_preemptions": group.num_preemptions,
         }
         if params.max_tokens is not None:
             self.attributes["gen_ai.request.max_tokens"] = params.max_tokens

@@ -49,9 +49,11 @@ class TierCounters:
 
 @dataclass(slots=True)
 class TierFigures(TierCounters):
-    """The counters and what is there now. The disk did not take `dropped` blocks."""
+    """The counters and what is there now. The disk did not take `dropped` blocks, and `damaged`
+    ones, or such as could not be read, were on it."""
 
     dropped: int = 0
+    damaged: int = 0
     host_bytes: int = 0
     disk_bytes: int = 0
 
@@ -138,6 +140,7 @@ class KVTiers:
         return TierFigures(
             **asdict(self.counters),
             dropped=0 if self.disk is None else self.disk.num_dropped,
+            damaged=0 if self.disk is None else self.disk.num_damaged,
             host_bytes=0 if self.host is None else self.host.num_bytes,
             disk_bytes=0 if self.disk is None else self.disk.num_bytes(),
         )
