@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLIENT := build/clients/llama_index/requirements.txt
 
 .PHONY: demo serve test lint format bench sanitize clean
 
@@ -13,7 +14,7 @@ demo: $(STAMP)
 serve: $(STAMP)
 	$(BIN)/looseleaf serve
 
-test: $(STAMP) lint
+test: $(STAMP) $(CLIENT) lint
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)
@@ -60,6 +61,11 @@ $(STAMP): pyproject.toml CMakeLists.txt $(wildcard src/looseleaf/native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=24.1"
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+# A client that wants other packages than the tests do, and so an environment of its own.
+$(CLIENT): benchmarks/clients.py | $(STAMP)
+	$(BIN)/python benchmarks/clients.py --install llama_index
 	touch $@
 
 clean:

@@ -21,10 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import facts
-
-from looseleaf.engine.build import load_text
-from looseleaf.weights.gguf import GGUFFile
-from looseleaf.weights.source import resolve
+from tokenizer_folder import write_tokenizer
 
 MODEL = "smollm2-135m"
 ENVIRONMENT = Path(__file__).resolve().parents[1] / "build" / "lm-eval"
@@ -77,14 +74,6 @@ def write_task(folder: Path, num_items: int) -> None:
     data = folder / "sums.jsonl"
     data.write_text("\n".join(map(json.dumps, items)))
     (folder / "sums.yaml").write_text(TASK.format(data=data))
-
-
-def write_tokenizer(folder: Path) -> None:
-    """What the client cuts its prompts with: the model's own, in Hugging Face's form."""
-    with GGUFFile(resolve(MODEL)) as file:
-        load_text(file).tokenizer.save(folder / "tokenizer.json")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def run(python: Path, folder: Path, caching: bool) -> dict[str, Any]:
@@ -157,7 +146,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_task(folder, options.items)
-        write_tokenizer(folder)
+        write_tokenizer(MODEL, folder)
         on, off = (run(python, folder, caching) for caching in (True, False))
     same = sum(on["items"][key] == off["items"][key] for key in on["items"])
     result = {

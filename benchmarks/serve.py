@@ -4,10 +4,11 @@
 
 `overhead`: tokens a second that one server process streams to `--clients` clients where the
 executor does no arithmetic. `native`: the same work by `LLM.generate` and over HTTP, in turn.
-`start`: from the start of the process to the first token over HTTP. `load`: `--streams` streaming
-clients for `--minutes`, of which a fifth leave early, some read slowly, some cut off their bodies,
-and half are killed at once; then what is left after `--rest` seconds. `overload`: ten times as many
-requests as may run, for `--minutes`.
+`start`: from the start of the process to the first token over HTTP, next to the servers of the
+peers that are in build/peers. `load`: `--streams` streaming clients for `--minutes`, of which a
+fifth leave early, some read slowly, some cut off their bodies, and half are killed at once; then
+what is left after `--rest` seconds. `overload`: ten times as many requests as may run, for
+`--minutes`.
 
 Servers are processes of their own, on a loopback port.
 """
@@ -31,10 +32,15 @@ from typing import Any
 
 import httpx
 from machine import facts
+from peers.processes import PeerError
+from peers.servers import Command, first_token_s, installed_servers
 
+from looseleaf.bench.machine import usable_cores
 from looseleaf.engine.llm import LLM
 from looseleaf.sampling.params import SamplingParams
 
+OURS = "looseleaf"
+START_TIMEOUT_S = 300
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -189,14 +195,27 @@ async def native(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def start(options: argparse.Namespace) -> dict[str, Any]:
-    seconds = []
+    """Ours and the installed peers' servers in turn. The first round only warms the file cache."""
+    contestants = {OURS: _our_command, **installed_servers(usable_cores())}
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    errors: dict[str, str] = {}
     for _ in range(options.rounds + 1):
-        async with served(*real("--served-model-name", "m")) as server:
-            stream = Stream(server.port, completion([1, 2, 3], 1))
-            await stream.run()
-            assert stream.status == 200
-            seconds.append(time.monotonic() - server.started)
-    return {"first_token_s": statistics.median(seconds[1:])}
+        for name, command in contestants.items():
+            if name in errors:
+                continue
+            try:
+                found = await asyncio.to_thread(first_token_s, command, START_TIMEOUT_S)
+            except PeerError as error:
+                errors[name] = str(error)
+            else:
+                seconds[name].append(found)
+    medians = {n: statistics.median(found[1:]) for n, found in seconds.items() if n not in errors}
+    return {"first_token_s": medians} | ({"errors": errors} if errors else {})
+
+
+def _our_command(port: int) -> Command:
+    words = ("-m", "looseleaf", "serve", "--port", port, "--served-model-name", "m")
+    return Command((sys.executable, *words))
 
 
 async def load(options: argparse.Namespace) -> dict[str, Any]:

@@ -22,6 +22,8 @@ COMMANDS = {
     "generate": "continue one prompt",
     "tokenize": "show the tokens of a text",
     "pull": "download a model and print where it is",
+    "plan": "replay a trace on the engine, its scheduler and cache, without the arithmetic",
+    "fit": "say how many requests of a model fit into some memory, and why",
     "demo": "see block sharing, memory waste, and a real model using both",
     "bench": "measure speed and memory on fixed workloads, and the kernels alone",
     "perplexity": "say how well a model predicts a text, on one executor or two",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from serving import SECONDS, Served, serving
 
 from looseleaf import LLM
 from looseleaf.core import invariants
@@ -78,3 +79,21 @@ def greedy_cases(shared_dir: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def tokenize_oracle(shared_dir: Path) -> dict[str, Any]:
     return dict(json.loads((shared_dir / "oracle" / "smollm2-tokenize.json").read_text()))
+
+
+@pytest.fixture(scope="session")
+def model_server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """For the clients of all APIs, one after the other; at the end it stops as asked, and none of
+    them made it log an error."""
+    log = tmp_path_factory.mktemp("clients") / "log"
+    with serving(
+        log,
+        *("--max-model-len", "2048", "--kv-cache-memory", "200MiB"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    ) as served:
+        yield served
+        served.process.terminate()
+        assert served.process.wait(SECONDS) == 0
+    said = log.read_text()
+    assert "Traceback" not in said
+    assert " ERROR " not in said

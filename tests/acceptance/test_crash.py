@@ -6,18 +6,14 @@ Three times as a rule; LOOSELEAF_CRASHES=50 says otherwise.
 import asyncio
 import os
 import random
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from serving import MODEL, SECONDS, Served, serving
 
 from looseleaf import LLM, SamplingParams
 from looseleaf.compiled import compiled
@@ -37,7 +33,6 @@ CLIENTS = 200
 MAX_TOKENS = 8
 BLOCK = 16
 DISK_BYTES = 128 * 2**20
-SECONDS = 60
 
 
 def prompts() -> list[list[int]]:
@@ -51,29 +46,12 @@ def prompts() -> list[list[int]]:
     return [beginnings[i % 8] + ids(rng.randrange(5, 60)) for i in range(CLIENTS)]
 
 
-@contextmanager
-def server(folder: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "looseleaf", "serve", "smollm2-135m", "--port", "0"),
-                *("--max-model-len", "512", "--kv-cache-memory", "48MiB"),
-                *("--kv-disk", str(folder), "--kv-disk-size", str(DISK_BYTES)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-        )
-    try:
-        deadline = time.monotonic() + SECONDS
-        while (found := re.search(r"at (http://\S+)/v1; KV cache: ", log.read_text())) is None:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
-        yield process, found[1]
-    finally:
-        process.kill()
-        process.wait(SECONDS)
+def server(folder: Path, log: Path) -> AbstractContextManager[Served]:
+    return serving(
+        log,
+        *("--max-model-len", "512", "--kv-cache-memory", "48MiB"),
+        *("--kv-disk", str(folder), "--kv-disk-size", str(DISK_BYTES)),
+    )
 
 
 async def crowd(url: str, asked: list[list[int]], kill: Any, moment: Awaitable[None]) -> int:
@@ -96,7 +74,7 @@ async def crowd(url: str, asked: list[list[int]], kill: Any, moment: Awaitable[N
 
 def body(prompt: list[int]) -> dict[str, Any]:
     return {
-        "model": "smollm2-135m",
+        "model": MODEL,
         "prompt": prompt,
         "max_tokens": MAX_TOKENS,
         "temperature": 0,
@@ -119,7 +97,7 @@ async def something_stored(folder: Path) -> None:
     """Over once blocks have come to the disk, and then some time for more."""
     file = BlockFile(folder)
     try:
-        async with asyncio.timeout(2 * SECONDS):
+        async with asyncio.timeout(SECONDS):
             while not file.spaces():
                 await asyncio.sleep(0.1)
     finally:
@@ -140,29 +118,29 @@ def num_findable(prompt: list[int], hashes: set[bytes], secret: bytes) -> int:
 def test_a_killed_server_goes_on_where_it_was(smollm2_path: Path, tmp_path: Path) -> None:
     asked = prompts()
     greedy = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
-    with LLM("smollm2-135m", max_model_len=512) as llm:
+    with LLM(MODEL, max_model_len=512) as llm:
         expected = [out.outputs[0].text for out in llm.generate(asked, greedy, use_tqdm=False)]
     folder, log = tmp_path / "kv", tmp_path / "log"
     rng = random.Random(os.environ.get("LOOSELEAF_CRASH_SEED", "2"))
     most_found = 0
     for crash in range(CRASHES):
-        with server(folder, log) as (process, url):
+        with server(folder, log) as served:
             moment = asyncio.sleep(rng.uniform(0.1, 5)) if crash else something_stored(folder)
             order = rng.sample(asked, len(asked))
-            asyncio.run(crowd(url, order, lambda p=process: p.send_signal(signal.SIGKILL), moment))
+            asyncio.run(crowd(served.url, order, served.process.kill, moment))
         assert sum(path.stat().st_size for path in folder.iterdir()) <= DISK_BYTES
         hashes, secret = stored(folder)
-        with server(folder, log) as (process, url), httpx.Client(timeout=SECONDS) as client:
+        with server(folder, log) as served, httpx.Client(timeout=SECONDS) as client:
             for index in rng.sample(range(CLIENTS), 6):
                 prompt = asked[index]
-                answer = client.post(f"{url}/v1/completions", json=body(prompt)).json()
+                answer = client.post(f"{served.url}/v1/completions", json=body(prompt)).json()
                 assert answer["choices"][0]["text"] == expected[index]
                 cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
                 found = num_findable(prompt, hashes, secret)
                 assert cached >= found
                 most_found = max(most_found, found)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(SECONDS) == 0
+            served.process.terminate()
+            assert served.process.wait(SECONDS) == 0
         assert sum(path.stat().st_size for path in folder.iterdir()) <= DISK_BYTES
         assert "damaged" not in log.read_text()
     assert most_found >= 160

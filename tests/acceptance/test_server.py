@@ -4,8 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from serving import MODEL, SECONDS, Served, serving
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
 
 CLIENTS = 32
 MAX_TOKENS = 8
-SECONDS = 120
 SYSTEM = (
     "You are the reading-room assistant of a small public library. Readers come with short "
     "questions and little time. Answer in one or two plain sentences. Never invent a title, an "
@@ -34,10 +32,10 @@ SYSTEM_TOKENS = 96
 
 
 @dataclass
-class Served:
-    process: subprocess.Popen[bytes]
-    url: str
-    log: Path
+class Crowded:
+    """A server that many ask at once, and its figures."""
+
+    served: Served
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncOpenAI]:
@@ -45,7 +43,7 @@ class Served:
         async with (
             httpx.AsyncClient(timeout=SECONDS, limits=limits, verify=False) as http,
             AsyncOpenAI(
-                base_url=f"{self.url}/v1", api_key="none", max_retries=0, http_client=http
+                base_url=f"{self.served.url}/v1", api_key="none", max_retries=0, http_client=http
             ) as client,
         ):
             yield client
@@ -53,7 +51,7 @@ class Served:
     def metrics(self) -> dict[str, float]:
         """Every sample by its name, and its last label if it has more than the common two."""
         found = {}
-        for line in httpx.get(f"{self.url}/metrics", timeout=SECONDS).text.splitlines():
+        for line in httpx.get(f"{self.served.url}/metrics", timeout=SECONDS).text.splitlines():
             match = re.fullmatch(r"([\w:]+)\{(.*)\} (\S+)", line)
             if match is not None:
                 labels = dict(re.findall(r'(\w+)="([^"]*)"', match[2]))
@@ -83,35 +81,10 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def crowded(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowded]:
     log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "looseleaf", "serve", "smollm2-135m", "--port", "0"),
-                *("--max-model-len", "1024", "--kv-cache-memory", "600MiB"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-        )
-    try:
-        yield Served(process, _url(process, log), log)
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(SECONDS)
-
-
-def _url(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + SECONDS
-    while True:
-        found = re.search(r"serving smollm2-135m at (http://\S+)/v1; KV cache: ", log.read_text())
-        if found is not None:
-            return found[1]
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
+    with serving(log, "--max-model-len", "1024", "--kv-cache-memory", "600MiB") as served:
+        yield Crowded(served)
 
 
 @dataclass
@@ -129,7 +102,7 @@ async def chat(client: AsyncOpenAI, question: str, *, leave_after: int | None = 
     heard = Heard()
     more: dict[str, Any] = {"ignore_eos": True} if leave_after is not None else {}
     stream = await client.chat.completions.create(
-        model="smollm2-135m",
+        model=MODEL,
         messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}],
         max_tokens=MAX_TOKENS if leave_after is None else 300,
         temperature=0,
@@ -165,9 +138,9 @@ def check_finished(heard: Heard) -> None:
     assert SYSTEM_TOKENS < heard.cached_tokens < heard.prompt_tokens
 
 
-async def test_32_chats_share_a_system_prompt(served: Served) -> None:
-    before = await served.idle()
-    async with served.client() as client:
+async def test_32_chats_share_a_system_prompt(crowded: Crowded) -> None:
+    before = await crowded.idle()
+    async with crowded.client() as client:
         heard = await asyncio.gather(*(chat(client, question(i)) for i in range(CLIENTS)))
     # One computes the system prompt; everybody else finds it stored.
     first = min(heard, key=lambda h: h.cached_tokens)
@@ -176,7 +149,7 @@ async def test_32_chats_share_a_system_prompt(served: Served) -> None:
     assert first.finish_reason in ("length", "stop")
     for other in heard:
         check_finished(other)
-    after = await served.idle()
+    after = await crowded.idle()
     assert after["looseleaf_requests_started_total"] == CLIENTS
     assert after["vllm:request_success_total abort"] == 0
     assert after["vllm:prompt_tokens_total"] == sum(h.prompt_tokens for h in [first, *heard])
@@ -187,9 +160,9 @@ async def test_32_chats_share_a_system_prompt(served: Served) -> None:
     assert after["looseleaf_kv_blocks evictable"] > before["looseleaf_kv_blocks evictable"] == 0
 
 
-async def test_half_of_32_clients_leave_in_the_middle(served: Served) -> None:
-    before = await served.idle()
-    async with served.client() as client:
+async def test_half_of_32_clients_leave_in_the_middle(crowded: Crowded) -> None:
+    before = await crowded.idle()
+    async with crowded.client() as client:
         alone = await chat(client, question(100))
         heard = await asyncio.gather(
             *(
@@ -197,7 +170,7 @@ async def test_half_of_32_clients_leave_in_the_middle(served: Served) -> None:
                 for i in range(CLIENTS)
             )
         )
-        after = await served.idle()
+        after = await crowded.idle()
         staying, leaving = heard[::2], heard[1::2]
         for other in staying:
             check_finished(other)
@@ -209,11 +182,11 @@ async def test_half_of_32_clients_leave_in_the_middle(served: Served) -> None:
         again = await chat(client, question(100))
     assert again.text == alone.text
     assert again.cached_tokens == again.prompt_tokens - 1
-    await served.idle()
+    await crowded.idle()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_json_of_a_schema(served: Served, stream: bool) -> None:
+def test_json_of_a_schema(crowded: Crowded, stream: bool) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -223,9 +196,9 @@ def test_json_of_a_schema(served: Served, stream: bool) -> None:
         "required": ["country", "population"],
         "additionalProperties": False,
     }
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+    with OpenAI(base_url=f"{crowded.served.url}/v1", api_key="none") as client:
         answer: Any = client.chat.completions.create(
-            model="smollm2-135m",
+            model=MODEL,
             messages=[{"role": "user", "content": "Where is Tokyo? Answer as JSON."}],
             temperature=0,
             max_tokens=60,
@@ -244,9 +217,9 @@ def test_json_of_a_schema(served: Served, stream: bool) -> None:
     assert 0 <= value["population"] <= 99999999
 
 
-def test_sigterm_ends_it_with_status_zero(served: Served) -> None:
-    served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(SECONDS) == 0
-    log = served.log.read_text()
+def test_sigterm_ends_it_with_status_zero(crowded: Crowded) -> None:
+    crowded.served.process.send_signal(signal.SIGTERM)
+    assert crowded.served.process.wait(SECONDS) == 0
+    log = crowded.served.log.read_text()
     assert "Traceback" not in log
     assert " ERROR " not in log

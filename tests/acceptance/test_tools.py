@@ -2,21 +2,15 @@
 the system message."""
 
 import json
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
+from serving import MODEL, SECONDS, Served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
 
-SECONDS = 120
-MODEL = "smollm2-135m"
 TOOLS: Any = [
     {
         "type": "function",
@@ -52,30 +46,9 @@ QUESTION = {"role": "user", "content": "How is the weather in Rome over the next
 
 
 @pytest.fixture(scope="module")
-def client(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    log = tmp_path_factory.mktemp("tools") / "log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "looseleaf", "serve", MODEL, "--port", "0"),
-                *("--max-model-len", "2048", "--kv-cache-memory", "200MiB"),
-                *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-        )
-    try:
-        deadline = time.monotonic() + SECONDS
-        while (found := re.search(r" at (http://\S+)/v1; KV", log.read_text())) is None:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        with OpenAI(base_url=f"{found[1]}/v1", api_key="none", timeout=SECONDS) as made:
-            yield made
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
+def client(model_server: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{model_server.url}/v1", api_key="none", timeout=SECONDS) as made:
+        yield made
 
 
 def calls_of(client: OpenAI, stream: bool, **more: Any) -> tuple[list[tuple[str, str]], str | None]:

@@ -14,7 +14,9 @@ import httpx
 import pytest
 from tiny_gguf import EXECUTOR
 
+from looseleaf import LLM, SamplingParams
 from looseleaf.engine.build import Stack
+from looseleaf.planner.recording import read_recording
 from looseleaf.server.limits import Cors, Limits
 from looseleaf.server.observing import Observing
 from looseleaf.server.replies import ReplySettings
@@ -139,6 +141,20 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
 def test_a_share_of_blocks_that_is_none(call) -> None:
     for share in ("0", "1.5", "-1", "nan"):
         call("serve", f"--kv-cache-metrics-sample={share}").check_refused("kv_cache_metrics_sample")
+
+
+def test_what_is_served_can_be_recorded(call, served, tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    model = ("serve", str(tiny_model), "--kv-cache-memory", "1MiB")
+    assert call(*model, "--record", str(path)).status == 0
+    ((stack, _),) = served
+    LLM(stack=stack).generate([[1, 2, 3]], SamplingParams(max_tokens=4, ignore_eos=True))
+    stack.engine.close()
+    recording = read_recording(path)
+    assert (len(recording.asked), len(recording.steps)) == (1, 4)
+    assert recording.memory == stack.memory
+    refused = call(*model, "--record", str(path), "--swap-space", "1MiB")
+    refused.check_refused("swap_space", "cannot be replayed")
 
 
 def test_the_model_may_be_an_option(call, served, tiny_model: Path) -> None:

@@ -3,7 +3,11 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
+
+from looseleaf.server.anthropic.prompt import chat_request
+from looseleaf.server.anthropic.protocol import MessagesRequest
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 TOOL: Any = {"name": "get_weather", "input_schema": {"type": "object"}}
@@ -40,7 +44,9 @@ def test_whole(start_server: Any, says: Any) -> None:
 
 
 def test_events(start_server: Any, says: Any) -> None:
-    server = start_server(next_token=says(f"Look.\n{CALL}"), max_model_len=2048, num_blocks=1024)
+    server = start_server(
+        next_token=says(f"Look.\n{CALL}"), max_model_len=2048, num_blocks=1024, step_seconds=0.005
+    )
     found = events(post(server, stream=True, tools=[TOOL]))
     kinds = list(dict.fromkeys(event["type"] for event in found))
     assert kinds == [
@@ -49,8 +55,9 @@ def test_events(start_server: Any, says: Any) -> None:
     ]
     deltas = [event["delta"] for event in found if event["type"] == "content_block_delta"]
     assert "".join(delta.get("text", "") for delta in deltas) == "Look."
-    arguments = "".join(delta.get("partial_json", "") for delta in deltas)
-    assert json.loads(arguments) == {"city": "Rome"}
+    pieces = [delta["partial_json"] for delta in deltas if delta.get("partial_json")]
+    assert json.loads("".join(pieces)) == {"city": "Rome"}
+    assert len(pieces) > 2  # as they come, not at the end
     assert found[-2]["delta"]["stop_reason"] == "tool_use"
     whole = post(server, tools=[TOOL]).json()["content"]
     assert (whole[1]["type"], whole[1]["input"]) == ("tool_use", {"city": "Rome"})
@@ -61,6 +68,17 @@ def test_events(start_server: Any, says: Any) -> None:
         {"role": "user", "content": [result]},
     ]
     assert post(server, tools=[TOOL], messages=messages).status_code == 200
+
+
+def test_a_schema_of_the_output() -> None:
+    def asked(config: Any) -> Any:
+        fields = {"model": "tiny", "max_tokens": 9, "messages": [], "output_config": config}
+        return chat_request(msgspec.convert(fields, MessagesRequest)).response_format
+
+    schema = {"enum": ["no", "yes"]}
+    found = asked({"effort": "low", "format": {"type": "json_schema", "schema": schema}})
+    assert (found.type, found.json_schema.schema) == ("json_schema", schema)
+    assert asked({"effort": "low", "format": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -77,6 +95,8 @@ def test_events(start_server: Any, says: Any) -> None:
         ),
         ({"tools": [{"name": "x", "type": "bash_1"}]}, 400, "invalid_request_error"),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error"),
+        ({"output_config": {"format": {"type": "xml"}}}, 400, "invalid_request_error"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, 400, "invalid_request_error"),
     ],
 )
 def test_errors(server: Any, fields: Any, status: int, kind: str) -> None:

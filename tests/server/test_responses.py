@@ -44,7 +44,9 @@ def test_a_key_finds_its_own_responses_only(server: Any) -> None:
 
 
 def test_events_of_text_and_calls(start_server: Any, says: Any) -> None:
-    server = start_server(next_token=says(f"Look.\n{CALL}"), max_model_len=2048, num_blocks=1024)
+    server = start_server(
+        next_token=says(f"Look.\n{CALL}"), max_model_len=2048, num_blocks=1024, step_seconds=0.005
+    )
     events = list(create(server, stream=True, tools=[TOOL]))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = list(dict.fromkeys(event.type.removeprefix("response.") for event in events))
@@ -58,6 +60,7 @@ def test_events_of_text_and_calls(start_server: Any, says: Any) -> None:
     assert (call.name, call.arguments) == ("get_weather", '{"city": "Rome"}')
     pieces = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
     assert "".join(pieces) == call.arguments
+    assert len(pieces) > 2  # as they come, not at the end
     again = create(
         server,
         tools=[TOOL],

@@ -4,22 +4,13 @@ import os
 from time import perf_counter
 
 from peers.protocol import Job, Request, Spans
+from peers.vllm_settings import settings
 from peers.workers.worker import main
 
 
 class Engine:
     def __init__(self, request: Request) -> None:
-        cores = sorted(os.sched_getaffinity(0))[: request.threads]
-        os.environ.update(
-            VLLM_TARGET_DEVICE="cpu",
-            # By default it leaves cores to others.
-            VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cores)),
-            VLLM_CPU_NUM_OF_RESERVED_CPU="0",
-            VLLM_CPU_KVCACHE_SPACE="4",  # GB
-            VLLM_ENABLE_V1_MULTIPROCESSING="0",
-            VLLM_NO_USAGE_STATS="1",
-            VLLM_LOGGING_LEVEL="WARNING",
-        )
+        os.environ.update(settings(request.threads), VLLM_ENABLE_V1_MULTIPROCESSING="0")
         from vllm import LLM
 
         self._engine = LLM(

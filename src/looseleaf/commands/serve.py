@@ -22,6 +22,7 @@ from looseleaf.commands.options import (
 from looseleaf.commands.vllm_options import add_vllm_options, log_ignored
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
+from looseleaf.engine.journal import Journal
 from looseleaf.engine.llm import LLM
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES
 from looseleaf.server.gate import DEFAULT_MAX_QUEUED_REQUESTS
@@ -102,6 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compute a beginning of prompts at the start and keep its KV blocks: a text, or chat "
         "messages as a JSON list; may be repeated; needs --pin-budget",
+    )
+    http.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write down every request and step, as token ids, so that `looseleaf plan` can replay "
+        "them; not with --swap-space, --kv-disk or --pin-budget",
     )
     _add_replies(parser)
     http.add_argument(
@@ -228,6 +236,8 @@ def run(options: argparse.Namespace) -> None:
         prefixes = [(path, from_utf8(path.read_bytes(), str(path))) for path in options.pin]
         log = None if events is None else events.log
         stack = build(engine_settings(options), events=log)
+        if options.record is not None:
+            Journal(options.record, stack.engine, stack.settings, stack.memory)
         _pin(LLM(stack=stack), prefixes)
         run_server(
             stack,

@@ -89,7 +89,8 @@ class _Beam:
 @dataclass(slots=True)
 class BeamSearch:
     """One prompt's search on an engine. `start` it, give it every step's updates, until it is
-    `finished`; then `answers` are there. `cancel` it to end it before."""
+    `finished`; then `answers` are there. `cancel` it to end it before. Beams are its own affair: a
+    journal hears of the search alone."""
 
     engine: Engine
     name: str
@@ -110,14 +111,16 @@ class BeamSearch:
 
     def check(self) -> None:
         """Raise CapacityError for a prompt that can never run. May be called in any thread."""
-        self.engine.scheduler.set_limits(self._request(_Beam((), 0.0)))
+        self.engine.scheduler.set_limits(self._request(_Beam((), 0.0), RequestId(self.name)))
 
     def start(self) -> None:
         """Raises CapacityError for a prompt that can never run."""
         first = _Beam((), 0.0)
         self._beams = [first]
         self.first = self._request(first)
-        self.engine.add(self.first)
+        self.engine.scheduler.add(self.first)
+        if self.engine.journal is not None:
+            self.engine.journal.searched(self)
 
     def cancel(self) -> None:
         for beam in self._beams:
@@ -228,8 +231,8 @@ class BeamSearch:
         score = self._score(logprob, len(token_ids))
         self.answers.append(BeamAnswer(token_ids, logprob, score, reason, at_stop))
 
-    def _request(self, beam: _Beam) -> ObservedRequest:
-        beam.request_id = RequestId(f"{self.name}/beam-{next(self._ids)}")
+    def _request(self, beam: _Beam, request_id: RequestId | None = None) -> ObservedRequest:
+        beam.request_id = request_id or RequestId(f"{self.name}/beam-{next(self._ids)}")
         asked = self.params.constraints or SamplingParams()
         params = SamplingParams(
             temperature=0,
@@ -260,7 +263,7 @@ class BeamSearch:
         return request
 
     def _add(self, beam: _Beam) -> None:
-        self.engine.add(self._request(beam))
+        self.engine.scheduler.add(self._request(beam))
 
     def _fork(self, beam: _Beam, parent: _Beam) -> None:
         found = None
@@ -273,5 +276,5 @@ class BeamSearch:
 
     def _leave(self, beam: _Beam) -> None:
         if beam.request_id is not None:
-            self.engine.abort(beam.request_id)
+            self.engine.scheduler.abort(beam.request_id)
             beam.request_id = None

@@ -15,7 +15,7 @@ from looseleaf.core.allocator import KVAllocator
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.events import EventLog
-from looseleaf.core.hashing import BlockHasher
+from looseleaf.core.hashing import BlockHasher, Hasher, sha256_hasher
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.cores import physical_cores
@@ -75,14 +75,15 @@ def build_scheduler(
     events: EventLog | None = None,
     tiers: "KVTiers | None" = None,
     secret: bytes | None = None,
+    hasher: Hasher = sha256_hasher,
 ) -> Scheduler:
     """The bookkeeping alone, for any executor. Chains of hashes start from `secret`."""
     cache = settings.cache_config(memory.num_blocks)
     allocator: KVAllocator
     if settings.kv_allocator == "paged":
         # If it is one of this process, nobody outside can predict a block's hash.
-        hasher = BlockHasher(memory.block_size, secret or secrets.token_bytes(32))
-        allocator = BlockTables(cache, hasher, events, tiers)
+        blocks = BlockHasher(memory.block_size, secret or secrets.token_bytes(32), hasher)
+        allocator = BlockTables(cache, blocks, events, tiers)
     else:
         rule = settings.kv_allocator.removeprefix("contiguous-")
         allocator = ContiguousTables(cache, rule, memory.max_model_len, events)
@@ -137,8 +138,8 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
 
 
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Loading makes hundreds of thousands of objects that stay; a fifth of its time would go into
+def without_garbage_collection() -> Iterator[None]:
+    """For what makes hundreds of thousands of objects that stay: a fifth of the time would go into
     looking for garbage among them."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -149,7 +150,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-@_without_garbage_collection()
+@without_garbage_collection()
 def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     """Load the model and make an engine for it. Raises LooseleafError for anything a user can
     mend: a name that is unknown, a damaged file, memory that does not suffice."""

@@ -12,6 +12,7 @@ from looseleaf.engine.pins import Pins
 from looseleaf.executors.base import Executor
 
 if TYPE_CHECKING:
+    from looseleaf.engine.journal import Journal
     from looseleaf.tiers.tiers import KVTiers
 
 Clock = Callable[[], float]
@@ -27,7 +28,7 @@ class Engine:
     """One scheduler and one executor on one clock. Not thread-safe: it has one owner.
 
     `observers` see every step that was executed, with its result, before it is applied: recorders
-    and meters go there.
+    and meters go there. A `journal` is told of them too, and of all that is asked.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Engine:
         self.clock = clock
         self.tiers = tiers
         self.floor_blocks = floor_blocks
+        self.journal: Journal | None = None
         self.pins: Pins | None = None
         if isinstance(scheduler.allocator, BlockTables) and scheduler.allocator.prefix_caching:
             self.pins = Pins(scheduler.allocator)
@@ -55,10 +57,15 @@ class Engine:
     def add(self, request: Request) -> None:
         """Queue a request; raises CapacityError if it can never fit."""
         self.scheduler.add(request)
+        if self.journal is not None:
+            self.journal.added(request)
 
     def abort(self, request_id: RequestId, reason: FinishReason = FinishReason.ABORT) -> bool:
         """End a request and free its blocks at once; False if it has ended already."""
-        return self.scheduler.abort(request_id, reason)
+        found = self.scheduler.abort(request_id, reason)
+        if found and self.journal is not None:
+            self.journal.ended(request_id, reason)
+        return found
 
     def step(self) -> list[Update]:
         """Compute one step and return the news, by request.
@@ -67,7 +74,8 @@ class Engine:
         """
         if self.pins:
             self.pins.expire(self.clock())
-        step = self.scheduler.schedule(self.clock())
+        start = self.clock()
+        step = self.scheduler.schedule(start)
         try:
             while self.tiers is not None and not self.tiers.move(step, self.executor):
                 # Something that was to be loaded is gone: without it, then.
@@ -76,6 +84,8 @@ class Engine:
             result = self.executor.execute(step)
             for observe in self.observers:
                 observe(step, result)
+            if self.journal is not None:
+                self.journal.stepped(start, result)
         except BaseException:
             self.scheduler.discard()
             raise
@@ -87,6 +97,8 @@ class Engine:
         tables = self.scheduler.allocator
         if self.floor_blocks is None or not isinstance(tables, BlockTables):
             return False
+        if self.journal is not None:
+            self.journal.trimmed()
         if self.pins is not None:
             self.pins.expire(self.clock())
         pool = tables.pool
@@ -109,6 +121,8 @@ class Engine:
             tables.pool.forget_all()
         if self.tiers is not None:
             self.tiers.clear()
+        if self.journal is not None:
+            self.journal.forgot()
 
     def close(self) -> None:
         """Bring what is stored to the disk, if there is a tier there, and give everything back."""
@@ -120,3 +134,5 @@ class Engine:
             blocks = [(b.block_id, b.key) for b in latest_first if b.key is not None]
             tiers.close(tables.saves(blocks), self.executor)
         self.executor.close()
+        if self.journal is not None:
+            self.journal.close()

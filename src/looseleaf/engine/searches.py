@@ -26,7 +26,10 @@ class Searches:
         """End its search, if it has one that runs."""
         found = self._running.pop(group.request.request_id, None)
         if found is not None:
-            found[1].cancel()
+            search = found[1]
+            search.cancel()
+            if search.engine.journal is not None:
+                search.engine.journal.cancelled(search)
 
     def go_on(self, updates: Sequence[Update]) -> list[Update]:
         """Give the searches a step's news; returns the answers of those that are finished."""

@@ -75,7 +75,7 @@ _ADVICE = {
 
 _GRAMMAR_NAMES = (
     *(b'"response_format"', b'"structured_outputs"', b'"guided_'),
-    *(b'"tool_choice"', b'"strict"'),
+    *(b'"tool_choice"', b'"strict"', b'"output_config"'),
 )
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -4,9 +4,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from looseleaf.server.anthropic.protocol import Message, MessagesRequest, PromptFields, Tool
+from looseleaf.server.anthropic.protocol import (
+    Message,
+    MessagesRequest,
+    OutputConfig,
+    PromptFields,
+    Tool,
+)
 from looseleaf.server.errors import invalid
-from looseleaf.server.protocol import ChatRequest
+from looseleaf.server.protocol import ChatRequest, JsonSchema, ResponseFormat
 
 _THOUGHTS = ("thinking", "redacted_thinking")
 
@@ -23,6 +29,7 @@ def chat_request(fields: PromptFields) -> ChatRequest:
         tools=[_tool(index, tool) for index, tool in enumerate(fields.tools)],
         tool_choice=choice,
         parallel_tool_calls=parallel,
+        response_format=_format(fields.output_config),
         continue_final_message=bool(fields.messages) and fields.messages[-1].role == "assistant",
     )
     if isinstance(fields, MessagesRequest):
@@ -34,7 +41,16 @@ def chat_request(fields: PromptFields) -> ChatRequest:
         chat.top_p = fields.top_p
         chat.top_k = fields.top_k
         chat.cache_salt = fields.cache_salt
+        chat.stream = fields.stream
     return chat
+
+
+def _format(config: OutputConfig | None) -> ResponseFormat | None:
+    if config is None or config.format is None:
+        return None
+    if config.format.type != "json_schema" or config.format.schema is None:
+        raise invalid("output_config.format must have the type json_schema, and a schema")
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=config.format.schema))
 
 
 def _system(system: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
@@ -112,6 +128,8 @@ def _tool(index: int, tool: Tool) -> dict[str, Any]:
         function["description"] = tool.description
     if tool.input_schema is not None:
         function["parameters"] = tool.input_schema
+    if tool.strict is not None:
+        function["strict"] = tool.strict
     return {"type": "function", "function": function}
 
 

@@ -17,6 +17,7 @@ class Tool(Struct, kw_only=True):
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class ToolChoice(Struct, kw_only=True):
@@ -25,12 +26,25 @@ class ToolChoice(Struct, kw_only=True):
     disable_parallel_tool_use: bool = False
 
 
+class OutputFormat(Struct, kw_only=True):
+    type: str
+    schema: dict[str, Any] | None = None
+
+
+class OutputConfig(Struct, kw_only=True):
+    """`effort` is ignored."""
+
+    format: OutputFormat | None = None
+    effort: Any = None
+
+
 class PromptFields(Struct, kw_only=True):
     model: str
     messages: list[Message]
     system: str | list[dict[str, Any]] | None = None
     tools: list[Tool] = []
     tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
 
 
 class CountRequest(PromptFields, kw_only=True):

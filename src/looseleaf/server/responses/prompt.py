@@ -47,6 +47,7 @@ def chat_request(fields: ResponsesRequest, conversation: list[dict[str, Any]]) -
         cache_salt=fields.cache_salt,
         priority=fields.priority,
         seed=fields.seed,
+        stream=fields.stream,
     )
 
 

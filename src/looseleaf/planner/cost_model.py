@@ -1,0 +1,139 @@
+"""How long a step takes: what every cost model offers, and the roofline."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from looseleaf.core.errors import ConfigError
+from looseleaf.planner.hardware import Hardware
+
+
+class StepPart(NamedTuple):
+    """One sequence of a step: tokens that are computed, and those before them whose KV is stored
+    already."""
+
+    num_new_tokens: int
+    context_length: int
+
+
+class StepSummary(NamedTuple):
+    """What of a step's sequences measured kernels depend on.
+
+    Sequences that decode compute one token each, over `decode_context` tokens together, the longest
+    over `longest_context`, their own included. All others are chunks of prompts, of `chunk` tokens
+    together, with `pairs` of a query and a key that it reads.
+    """
+
+    num_sequences: int
+    num_decodes: int
+    decode_context: int
+    longest_context: int
+    chunk: int
+    pairs: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_decodes + self.chunk
+
+
+def summarize(parts: Sequence[StepPart]) -> StepSummary:
+    chunk = pairs = num_decodes = context = longest = 0
+    for num_new, stored in parts:
+        if num_new == 1:
+            num_decodes += 1
+            context += stored + 1
+            longest = max(longest, stored + 1)
+        else:
+            chunk += num_new
+            pairs += num_new * stored + num_new * (num_new + 1) // 2
+    return StepSummary(len(parts), num_decodes, context, longest, chunk, pairs)
+
+
+class Work(Protocol):
+    """What is counted of a step, as `executors.cost.StepCost` has it."""
+
+    @property
+    def linear_flops(self) -> int: ...
+    @property
+    def attention_flops(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def kv_read_bytes(self) -> int: ...
+    @property
+    def kv_written_bytes(self) -> int: ...
+
+
+class CostModel(Protocol):
+    """`name` and `known_error` are printed with whatever is predicted by it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def known_error(self) -> str: ...
+    def seconds(self, parts: Sequence[StepPart]) -> float:
+        """Of one step over these sequences; 0 for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Products and attention each take the longer of computing and reading; then comes what each
+    step takes besides (`step_overhead`, seconds).
+
+    `peak_flops` and `bandwidth` are a device's, reached to the shares `compute_efficiency` and
+    `bandwidth_efficiency`. `count` tells the work of a step, on each device.
+    """
+
+    name: str
+    count: Callable[[Sequence[StepPart]], Work]
+    peak_flops: float
+    bandwidth: float
+    compute_efficiency: float = 0.7
+    bandwidth_efficiency: float = 0.85
+    step_overhead: float = 0.0
+    known_error: str = "unknown: its efficiencies are assumptions until they are calibrated"
+
+    def __post_init__(self) -> None:
+        for name in ("compute_efficiency", "bandwidth_efficiency"):
+            if not 0 < getattr(self, name) <= 1.2:  # above 1 where a clock is boosted
+                raise ConfigError(
+                    f"{name} is {getattr(self, name):g}, but it must be above 0 and at most 1.2"
+                )
+        for name in ("peak_flops", "bandwidth"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name):g}, but it must be above 0")
+        if self.step_overhead < 0:
+            raise ConfigError(
+                f"step_overhead is {self.step_overhead:g} s, but it must not be below 0"
+            )
+
+    def seconds(self, parts: Sequence[StepPart]) -> float:
+        if not parts:
+            return 0.0
+        return self.seconds_of(self.count(parts))
+
+    def seconds_of(self, work: Work) -> float:
+        """Of a step with this work, which is not none."""
+        flops = self.peak_flops * self.compute_efficiency
+        bandwidth = self.bandwidth * self.bandwidth_efficiency
+        kv_bytes = work.kv_read_bytes + work.kv_written_bytes
+        linear = max(work.linear_flops / flops, work.weight_bytes / bandwidth)
+        attention = max(work.attention_flops / flops, kv_bytes / bandwidth)
+        return linear + attention + self.step_overhead
+
+
+def roofline(
+    hardware: Hardware,
+    count: Callable[[Sequence[StepPart]], Work],
+    weights_dtype: str = "bf16",
+    **settings: float,
+) -> Roofline:
+    """Of a device, for weights of this dtype; `settings` are efficiencies and overhead."""
+    return Roofline(
+        name=f"roofline of {hardware.title}",
+        count=count,
+        peak_flops=hardware.peak_flops(weights_dtype),
+        bandwidth=hardware.bandwidth,
+        **settings,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,139 @@
+"""What a device can do: peak, bandwidth, memory. A built-in table, and users' own in YAML."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from looseleaf.core.errors import ConfigError
+from looseleaf.engine.settings import parse_bytes
+
+_TABLE = Path(__file__).parent / "data" / "hardware.toml"
+
+KINDS = ("gpu", "cpu")
+PEAK_DTYPES = ("f32", "bf16", "f16", "fp8", "int8", "fp4")
+_KEYS = ("name", "title", "kind", "memory", "visible", "bandwidth", "peak", "source")
+
+_COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16"}
+"""Weights that are widened before they are multiplied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One device. `memory` and `visible_memory`, what programs see of it, are in bytes; None is
+    what is put in. `bandwidth` is in bytes a second; `peak` in FLOP/s by what is multiplied."""
+
+    name: str
+    title: str
+    kind: str
+    memory: int | None
+    visible_memory: int | None
+    bandwidth: float
+    peak: Mapping[str, float]
+    source: str
+
+    @property
+    def usable_memory(self) -> int | None:
+        return self.memory if self.visible_memory is None else self.visible_memory
+
+    def peak_flops(self, dtype: str) -> float:
+        """Of products with weights of this dtype: its own peak, or that of what the device has to
+        widen it to."""
+        for name in (dtype, _COMPUTED_IN.get(dtype, dtype), "bf16", "f32"):
+            if name in self.peak:
+                return self.peak[name]
+        return max(self.peak.values())
+
+
+@cache
+def known_hardware() -> Mapping[str, Hardware]:
+    """The built-in table (data/hardware.toml), by name."""
+    with _TABLE.open("rb") as file:
+        rows = tomllib.load(file)["hardware"]
+    return {row["name"]: _hardware(row, str(_TABLE.name)) for row in rows}
+
+
+def load_hardware(name: str) -> Hardware:
+    """One of the built-in table, in any case, or of a YAML file with its keys:
+
+        name: my-gpu
+        memory: 48GiB
+        bandwidth: 960           # GB/s
+        peak: {bf16: 180}        # TFLOP/s
+
+    Raises ConfigError, which says what there is.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return _hardware(_read_yaml(Path(name).expanduser()), name)
+    known = known_hardware()
+    wanted = name.lower().replace("_", "-").replace(" ", "-")
+    if wanted in known:
+        return known[wanted]
+    starting = [row for row in known if row.startswith(wanted)]
+    if wanted and len(starting) == 1:
+        return known[starting[0]]
+    close = starting or get_close_matches(wanted, known, n=1)
+    near = f"did you mean {' or '.join(close)}? " if close else ""
+    raise ConfigError(
+        f"no hardware is called {name[:40]!r}: {near}choose one of {', '.join(known)}, or pass a "
+        ".yaml file"
+    )
+
+
+def _read_yaml(path: Path) -> Any:
+    import yaml  # most calls name a row of the table
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+
+
+def _hardware(row: Any, where: str) -> Hardware:
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} must hold settings, each like bandwidth: 960")
+    if unknown := [str(key) for key in row if key not in _KEYS]:
+        raise ConfigError(
+            f"{where}: there is no setting {unknown[0][:40]!r}; there are {', '.join(_KEYS)}"
+        )
+    name = str(row.get("name") or Path(where).stem)
+    kind = row.get("kind", "gpu")
+    if kind not in KINDS:
+        raise ConfigError(f"{where}: kind is {kind!s:.40}, but it must be gpu or cpu")
+    peaks = row.get("peak")
+    if not isinstance(peaks, dict) or not peaks or any(key not in PEAK_DTYPES for key in peaks):
+        raise ConfigError(
+            f"{where}: peak must hold TFLOP/s by dtype, like {{bf16: 180}}; the dtypes are "
+            f"{', '.join(PEAK_DTYPES)}"
+        )
+    return Hardware(
+        name=name,
+        title=str(row.get("title", name)),
+        kind=kind,
+        memory=_memory(row, "memory", where),
+        visible_memory=_memory(row, "visible", where),
+        bandwidth=_positive(row.get("bandwidth"), "bandwidth", where) * 1e9,
+        peak={key: _positive(value, f"peak {key}", where) * 1e12 for key, value in peaks.items()},
+        source=str(row.get("source", where)),
+    )
+
+
+def _memory(row: Mapping[str, Any], key: str, where: str) -> int | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    try:
+        return parse_bytes(str(value))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {key}: {error}") from None
+
+
+def _positive(value: Any, key: str, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ConfigError(f"{where}: {key} is {value!s:.40}, but it must be a number above 0")
+    return float(value)

@@ -1,0 +1,166 @@
+"""A trace, a model, a machine: what would happen."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from looseleaf.core.errors import ConfigError
+from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.settings import EngineSettings
+from looseleaf.planner.clock import VirtualClock
+from looseleaf.planner.cost_model import CostModel, Roofline, roofline
+from looseleaf.planner.executor import PlannedExecutor
+from looseleaf.planner.fit import Fit
+from looseleaf.planner.hardware import Hardware
+from looseleaf.planner.kernel_profile import load_profile
+from looseleaf.planner.replay import Replay, Replayed, planned_scheduler
+from looseleaf.planner.shape_work import ShapeCounter
+from looseleaf.planner.step_times import PartTimes, ShapeTimes, StepTimes
+from looseleaf.planner.summary import Summary, summarize
+from looseleaf.planner.trace import Trace
+from looseleaf.planner.workload import arrivals, poisson
+
+SAMPLES = 200
+"""How often a replay looks where the memory is."""
+
+SHOWN = 20
+"""Of rows that are not used, and of requests that can never fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """How a trace is played: only its first `limit` requests, `speed` times as fast, or at random
+    times, `rate` a second, drawn from `seed`."""
+
+    rate: float | None = None
+    speed: float = 1.0
+    limit: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("rate", self.rate), ("speed", self.speed), ("limit", self.limit)):
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} is {value:g}, but it must be above 0")
+
+    def of(self, trace: Trace) -> Trace:
+        """Raises ConfigError for a trace without times, if there is no rate."""
+        if not trace.timed and self.rate is None:
+            raise ConfigError(
+                "the trace says how long requests are, but not when they came: pass --rate, in "
+                "requests a second"
+            )
+        requests = tuple(islice(trace.requests, self.limit))
+        if self.rate is not None:
+            requests = tuple(poisson(requests, self.rate, self.seed))
+        if self.speed != 1:
+            requests = tuple(r._replace(arrival=(r.arrival or 0.0) / self.speed) for r in requests)
+        return trace._replace(requests=requests)
+
+
+class Timing(NamedTuple):
+    """How long steps take, and what says so."""
+
+    times: StepTimes
+    model: CostModel
+
+
+def roofline_timing(fitted: Fit, hardware: Hardware, **efficiencies: float) -> Timing:
+    """`efficiencies` are settings of `Roofline`; those left out have its values."""
+    counter = ShapeCounter(
+        fitted.shape, fitted.weights_dtype, fitted.kv_dtype, fitted.settings.tensor_parallel_size
+    )
+    model: Roofline = roofline(hardware, counter.count, fitted.weights_dtype, **efficiencies)
+    return Timing(ShapeTimes(counter, model), model)
+
+
+def profile_timing(path: Path, fitted: Fit, *, step_overhead: float = 0.0) -> Timing:
+    """From kernels that were measured one by one: see `load_profile`."""
+    model = load_profile(path, fitted.shape.num_layers, step_overhead=step_overhead)
+    return Timing(PartTimes(model), model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    settings: EngineSettings
+    memory: MemoryPlan
+    summary: Summary
+    result: Replayed
+    warnings: tuple[str, ...]
+
+
+def memory_plan(fitted: Fit, num_blocks: int | None = None) -> MemoryPlan:
+    """The pool of what fits, or of `num_blocks`."""
+    blocks = fitted.num_blocks if num_blocks is None else num_blocks
+    size = fitted.settings.block_size
+    length = (
+        fitted.max_model_len if num_blocks is None else min(fitted.max_model_len, blocks * size)
+    )
+    return MemoryPlan(blocks, size, round(fitted.sizing.block_bytes), length)
+
+
+def run_plan(
+    trace: Trace,
+    settings: EngineSettings,
+    memory: MemoryPlan,
+    times: StepTimes,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> Plan:
+    """Replay requests, which must have times, on an engine of these settings."""
+    _check(settings)
+    span = max((r.arrival or 0.0 for r in trace.requests), default=0.0)
+    scheduler = planned_scheduler(settings, memory)
+    replay = Replay(
+        scheduler,
+        PlannedExecutor(times, VirtualClock()),
+        sample_seconds=max(span, 1.0) / SAMPLES,
+        on_progress=on_progress,
+    )
+    result = replay.run(arrivals(trace.requests, hashed_tokens=trace.hashed_tokens))
+    summary = summarize(
+        result,
+        scheduler.counters,
+        num_blocks=memory.num_blocks,
+        block_size=memory.block_size,
+        prefix_caching=settings.enable_prefix_caching,
+    )
+    return Plan(
+        settings=settings,
+        memory=memory,
+        summary=summary,
+        result=result,
+        warnings=tuple(_warnings(trace, summary, result)),
+    )
+
+
+def _check(settings: EngineSettings) -> None:
+    for name in ("swap_space", "kv_disk", "pin_budget", "speculative_ngram"):
+        if getattr(settings, name):
+            raise ConfigError(f"{name} cannot be planned with: leave it out")
+
+
+def _warnings(trace: Trace, summary: Summary, result: Replayed) -> list[str]:
+    found = []
+    if summary.refused:
+        found.append(
+            f"{summary.refused} requests can never fit, the first at "
+            f"{result.refused[0].arrival:.1f} s: {result.refused[0].reason}"
+        )
+    if trace.bad_rows:
+        found.append(f"{len(trace.bad_rows)} rows of the trace could not be used")
+    if summary.prefix_caching and not any(request.hash_ids for request in trace.requests):
+        found.append("the trace does not say what prompts share: its hit rate means nothing")
+    if summary.requests and summary.preemptions > summary.requests / 10:
+        found.append(
+            f"{summary.preemptions} preemptions of {summary.requests} requests: give the KV cache "
+            f"more memory, admit fewer (max_num_seqs), or raise admission_headroom"
+        )
+    if summary.duration > 1.1 * (trace.requests[-1].arrival or 0.0) and summary.waiting_peak > 10:
+        found.append(
+            f"it cannot keep up: the last request came after {trace.requests[-1].arrival or 0:.0f} "
+            f"s and the last answer ended after {summary.duration:.0f} s, with up to "
+            f"{summary.waiting_peak} waiting; more memory, replicas or a smaller rate would help"
+        )
+    return found

@@ -1,0 +1,82 @@
+"""A recording as a trace: to be played on another machine, or with other settings."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from looseleaf.core.request import RequestId
+from looseleaf.engine import journal
+from looseleaf.planner.recording import (
+    Recording,
+    RecordingEnded,
+    events,
+    exact_replay,
+    read_recording,
+)
+from looseleaf.planner.trace import TraceError, read_trace
+from looseleaf.planner.trace_types import BadRow, Trace, TraceRequest
+
+HASHED_TOKENS = 16
+
+
+def read_workload(path: Path) -> Trace:
+    """Of a recording or of any other trace. Raises what reading them does."""
+    try:
+        with path.open("rb") as file:
+            recorded = file.read(100).startswith(b'{"type":"looseleaf"')
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror}") from None
+    return trace_of(read_recording(path)) if recorded else read_trace(path)
+
+
+def trace_of(recording: Recording) -> Trace:
+    """What came when, and what it shared, by hashes of 16 tokens each.
+
+    Answers are as long as they were, also where they were given up; samples of one prompt all as
+    long as the longest. A beam search becomes as many samples as it is wide. Those whose end was
+    not recorded are listed as bad rows, by their number. Raises TraceError if none is left.
+    """
+    lengths = _lengths(recording)
+    hashes: dict[tuple[int, tuple[int, ...]], int] = {}
+    requests: list[TraceRequest] = []
+    bad_rows: list[BadRow] = []
+    for number, asked in enumerate(recording.asked, 1):
+        if isinstance(asked, journal.Searched):
+            num_samples, output = asked.params.beam_width, asked.params.max_tokens
+            token_ids = asked.token_ids
+        elif isinstance(asked, journal.Added):
+            members = (asked.request, *asked.request.children)
+            found = [lengths[m.request_id] for m in members if m.request_id in lengths]
+            if not found:
+                bad_rows.append(BadRow(number, "did not end in the recording"))
+                continue
+            num_samples, output, token_ids = len(members), max(found), asked.request.token_ids
+        else:
+            continue
+        hash_ids = _hash_ids(token_ids, hashes)
+        requests.append(TraceRequest(asked.time, len(token_ids), output, hash_ids, num_samples))
+    if not requests:
+        raise TraceError("the recording has no request that ended")
+    start = requests[0].arrival or 0.0
+    moved = tuple(r._replace(arrival=(r.arrival or 0.0) - start) for r in requests)
+    return Trace(moved, tuple(bad_rows), True, HASHED_TOKENS)
+
+
+def _lengths(recording: Recording) -> dict[RequestId, int]:
+    """Of the answers that ended: nothing says how long they were but the steps themselves."""
+    replay = exact_replay(recording)
+    with suppress(RecordingEnded):  # the server was killed
+        replay.run(events(recording, None))
+    return {o.request_id: o.num_output_tokens for o in replay.result.outcomes}
+
+
+def _hash_ids(
+    token_ids: list[int], hashes: dict[tuple[int, tuple[int, ...]], int]
+) -> tuple[int, ...]:
+    """Of full blocks; equal ones for equal tokens after equal ones."""
+    found: list[int] = []
+    parent = -1
+    for start in range(0, len(token_ids) - HASHED_TOKENS + 1, HASHED_TOKENS):
+        block = (parent, tuple(token_ids[start : start + HASHED_TOKENS]))
+        parent = hashes.setdefault(block, len(hashes))
+        found.append(parent)
+    return tuple(found)

@@ -1,0 +1,255 @@
+"""The server's own engine, driven by a list of requests on a virtual clock.
+
+What is replaced is the arithmetic and the time that it takes. Scheduler, block tables and prefix
+cache are those that serve: `Engine.step` decides, and `DecodeRuns` does many of its steps at once
+where there is nothing to decide.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from looseleaf.core.errors import CapacityError
+from looseleaf.core.request import FinishReason, Request, RequestId
+from looseleaf.core.scheduler import Scheduler
+from looseleaf.core.step import Step, StepResult, Update
+from looseleaf.engine.beams import BeamSearch
+from looseleaf.engine.build import build_scheduler, without_garbage_collection
+from looseleaf.engine.engine import Engine
+from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.settings import EngineSettings
+from looseleaf.engine.usage import Usage, usage
+from looseleaf.planner.decode import DecodeRuns
+from looseleaf.planner.executor import PlannedExecutor, TimedExecutor
+from looseleaf.planner.workload import Event
+
+
+def planned_scheduler(settings: EngineSettings, memory: MemoryPlan) -> Scheduler:
+    """That of a server with these settings, but for the hashes: cheaper, the same in every run."""
+    return build_scheduler(settings, memory, secret=b"planner", hasher=_hash)
+
+
+def _hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    # Of numbers only: the hash of bytes is another one in every process.
+    chain = (int.from_bytes(parent, "little"), tuple(token_ids))
+    return hash(chain).to_bytes(8, "little", signed=True)
+
+
+class Outcome(NamedTuple):
+    """What became of one sequence; times are seconds on the clock. `num_cached_tokens` counts
+    prompt tokens that were found stored. Of several samples of a prompt one `is_first`, and
+    computes it for all."""
+
+    request_id: RequestId
+    arrival: float
+    scheduled: float | None
+    first_token: float | None
+    finished: float
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    num_preemptions: int
+    reason: FinishReason
+    is_first: bool
+
+
+@dataclass(slots=True)
+class Steps:
+    """One entry a step: its beginning and length in seconds, its sequences, who waits and how many
+    blocks nobody holds after it."""
+
+    starts: "array[float]" = field(default_factory=lambda: array("d"))
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
+    running: "array[int]" = field(default_factory=lambda: array("i"))
+    waiting: "array[int]" = field(default_factory=lambda: array("i"))
+    available: "array[int]" = field(default_factory=lambda: array("i"))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def add(
+        self, start: float, seconds: float, num_running: int, num_waiting: int, num_available: int
+    ) -> None:
+        self.starts.append(start)
+        self.seconds.append(seconds)
+        self.running.append(num_running)
+        self.waiting.append(num_waiting)
+        self.available.append(num_available)
+
+
+class Refused(NamedTuple):
+    """A request that can never fit, and why."""
+
+    arrival: float
+    reason: str
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What happened. `num_plain_steps` were the engine's one by one, the rest decode runs. `usage`
+    is where the memory was, every `sample_seconds`."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps)
+    num_plain_steps: int = 0
+    usage: list[Usage] = field(default_factory=list)
+
+
+class Replay:
+    """One run of an engine, from the first request to the last token.
+
+    Every `sample_seconds`, where the memory is is noted; not at all with None. `on_progress` is
+    told how many requests have ended, whenever one has. With `every_step` each
+    step is the engine's own, which changes nothing but the time it takes.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: TimedExecutor,
+        *,
+        every_step: bool = False,
+        sample_seconds: float | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.clock = executor.clock
+        self._executor = executor
+        self.engine = Engine(scheduler, executor, self.clock)
+        self.engine.observers.append(self._observe)
+        self.result = Replayed()
+        self._runs: DecodeRuns | None = None
+        if isinstance(executor, PlannedExecutor) and not every_step:
+            self._runs = DecodeRuns(self.engine, executor)
+        self._on_progress = on_progress
+        self._sample_seconds = sample_seconds
+        self._next_sample = inf if sample_seconds is None else 0.0
+        self._live: dict[RequestId, Request] = {}
+        self._searches: dict[str, BeamSearch] = {}
+        self._step = Step(0, ())
+
+    def run(self, events: Iterable[Event]) -> Replayed:
+        """Replay what happens, in the order of its times."""
+        with without_garbage_collection():
+            self._loop(events)
+        return self.result
+
+    def _loop(self, events: Iterable[Event]) -> None:
+        source = iter(events)
+        coming = next(source, None)
+        while coming is not None or self.engine.has_work:
+            if not self.engine.has_work and coming is not None:
+                self.clock.wait_until(coming.time)
+                coming.act(self)
+                coming = next(source, None)
+                if not self.engine.has_work:
+                    continue
+            self.clock.wait_until(self._executor.start_time())
+            while coming is not None and coming.time <= self.clock.now:
+                coming.act(self)
+                coming = next(source, None)
+            if self.engine.has_work and not self._run(inf if coming is None else coming.time):
+                self._plain_step()
+            if self.clock.now >= self._next_sample:
+                self._sample()
+
+    def add(self, request: Request) -> None:
+        try:
+            self.engine.add(request)
+        except CapacityError as error:
+            self.result.refused.append(Refused(request.arrival_time, str(error)))
+            return
+        for member in (request, *request.children):
+            self._live[member.request_id] = member
+
+    def search(self, search: BeamSearch) -> None:
+        search.start()
+        self._searches[search.name] = search
+
+    def end(self, request_id: RequestId, reason: FinishReason) -> None:
+        request = self._live.get(request_id)
+        if request is None:
+            return
+        family = (*request.children, request)
+        self.engine.abort(request_id, reason)
+        self._changed()
+        for member in family:
+            self._ended(member)
+
+    def cancel(self, name: str) -> None:
+        search = self._searches.pop(name, None)
+        if search is not None:
+            search.cancel()
+            self._changed()
+
+    def _sample(self) -> None:
+        assert self._sample_seconds is not None
+        self._next_sample = self.clock.now + self._sample_seconds
+        scheduler = self.engine.scheduler
+        self.result.usage.append(usage(scheduler.allocator, scheduler.running))
+
+    def _run(self, until: float) -> int:
+        return 0 if self._runs is None else self._runs.run(until, self._decoded, self._ended)
+
+    def _decoded(self, start: float, num_running: int, num_available: int) -> None:
+        num_waiting = len(self.engine.scheduler.waiting)
+        seconds = self.clock.now - start
+        self.result.steps.add(start, seconds, num_running, num_waiting, num_available)
+
+    def _observe(self, step: Step, _: StepResult) -> None:
+        self._step = step
+
+    def _plain_step(self) -> None:
+        start = self.clock.now
+        updates = self.engine.step()
+        scheduler = self.engine.scheduler
+        self.result.num_plain_steps += 1
+        ended = self._end(updates)
+        for search in list(self._searches.values()):
+            search.update(updates)
+            ended = True  # or forked, or waiting for others of its beams
+            if search.finished:
+                del self._searches[search.name]
+        self.result.steps.add(
+            start,
+            self.clock.now - start,
+            len(self._step.sequences),
+            len(scheduler.waiting),
+            scheduler.allocator.num_available,
+        )
+        if self._runs is not None:
+            self._runs.stepped(self._step, ended=ended)
+
+    def _end(self, updates: list[Update]) -> bool:
+        ended = [u.request_id for u in updates if u.finish_reason is not None]
+        for request_id in ended:
+            if request_id in self._live:  # not a beam
+                self._ended(self._live[request_id])
+        return bool(ended)
+
+    def _changed(self) -> None:
+        if self._runs is not None:
+            self._runs.changed()
+
+    def _ended(self, request: Request) -> None:
+        del self._live[request.request_id]
+        assert request.finish_reason is not None
+        self.result.outcomes.append(
+            Outcome(
+                request.request_id,
+                request.arrival_time,
+                request.first_scheduled_time,
+                request.first_token_time,
+                self.clock.now,
+                request.num_prompt_tokens,
+                request.num_output_tokens,
+                request.num_cached_tokens or 0,
+                request.num_preemptions,
+                request.finish_reason,
+                request.sample_index == 0,
+            )
+        )
+        if self._on_progress is not None:
+            self._on_progress(len(self.result.outcomes))

@@ -1,0 +1,69 @@
+"""How long steps take, by what is counted of them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from looseleaf.core.step import Step
+from looseleaf.executors.cost import CostCounter, StepCost
+from looseleaf.planner.cost_model import CostModel, Roofline, StepPart
+from looseleaf.planner.shape_work import ShapeCounter
+
+
+class StepTimes(Protocol):
+    """Seconds of steps of some model on some hardware."""
+
+    def seconds(self, step: Step) -> float: ...
+
+    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+        """Of the coming steps, without end, in which every sequence computes one token and samples
+        from it; `num_stored` tokens each has before the first."""
+        ...
+
+
+class CountedTimes:
+    """Implements `StepTimes` by the FLOPs and bytes of a program: `seconds_of` says how long they
+    take."""
+
+    def __init__(self, counter: CostCounter, seconds_of: Callable[[StepCost], float]) -> None:
+        self._counter = counter
+        self._seconds_of = seconds_of
+
+    def seconds(self, step: Step) -> float:
+        return self._seconds_of(self._counter.count(step))
+
+    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+        return map(self._seconds_of, self._counter.decoding(num_stored))
+
+
+class ShapeTimes:
+    """Implements `StepTimes` by the FLOPs and bytes that follow from a model's shape."""
+
+    def __init__(self, counter: ShapeCounter, model: Roofline) -> None:
+        self._counter = counter
+        self._model = model
+
+    def seconds(self, step: Step) -> float:
+        return self._model.seconds_of(self._counter.count(_parts(step)))
+
+    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+        return map(self._model.seconds_of, self._counter.decoding(num_stored))
+
+
+class PartTimes:
+    """Implements `StepTimes` by a model that looks at every sequence of every step."""
+
+    def __init__(self, model: CostModel) -> None:
+        self._model = model
+
+    def seconds(self, step: Step) -> float:
+        return self._model.seconds(_parts(step))
+
+    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+        lengths = list(num_stored)
+        while True:
+            yield self._model.seconds([StepPart(1, length) for length in lengths])
+            lengths = [length + 1 for length in lengths]
+
+
+def _parts(step: Step) -> list[StepPart]:
+    return [StepPart(len(s.token_ids), s.first_position) for s in step.sequences]

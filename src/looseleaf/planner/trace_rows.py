@@ -1,0 +1,128 @@
+"""One row of a trace, in each of the formats that traces come in.
+
+JSON lines:
+
+    Mooncake      timestamp (ms), input_length, output_length, hash_ids
+    Bailian       the same, with chat_id, and timestamp in seconds
+    OpenAI logs   usage of a response (prompt_tokens, completion_tokens, or input_ and
+                  output_tokens), itself or in `response` or its `body`, and when it was asked:
+                  created, created_at or timestamp, as epoch seconds or ISO 8601
+    lengths       input_length and output_length, or the names below
+
+CSV: a column for each of the time, the prompt's and the output's tokens, under any of these names.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from looseleaf.planner.trace_types import TraceRequest
+
+PROMPTS = (
+    "input_length",
+    "ContextTokens",
+    "num_prefill_tokens",
+    "prompt_tokens",
+    "input_tokens",
+    "input_toks",
+    "Request tokens",
+)
+OUTPUTS = (
+    "output_length",
+    "GeneratedTokens",
+    "num_decode_tokens",
+    "completion_tokens",
+    "output_tokens",
+    "output_toks",
+    "Response tokens",
+)
+TIMES = (
+    "TIMESTAMP",
+    "timestamp",
+    "Timestamp",
+    "arrived_at",
+    "arrival_time",
+    "created_at",
+    "created",
+)
+
+_MOST = 2**53
+
+
+def csv_request(row: Mapping[str | None, Any]) -> TraceRequest:
+    """Raises ValueError that says what is wrong with the row."""
+    time = next((row[name] for name in TIMES if row.get(name) not in (None, "")), None)
+    arrival = None if time is None else _time(str(time))
+    return TraceRequest(arrival, _length(row, PROMPTS, 1), _length(row, OUTPUTS, 0))
+
+
+def jsonl_request(row: Any) -> TraceRequest:
+    """Raises ValueError that says what is wrong with the row."""
+    if not isinstance(row, dict):
+        raise ValueError("is not an object")
+    for outer in (row, row.get("response"), _get(row.get("response"), "body")):
+        usage = _get(outer, "usage")
+        if isinstance(usage, dict):
+            return _logged(usage, (row, outer))
+    arrival = None
+    if "timestamp" in row:
+        milliseconds = "chat_id" not in row
+        arrival = _number(row["timestamp"], "timestamp") / (1000 if milliseconds else 1)
+    elif "arrival_time" in row:
+        arrival = _number(row["arrival_time"], "arrival_time")
+    hash_ids = row.get("hash_ids", [])
+    if not isinstance(hash_ids, list) or not all(type(one) is int for one in hash_ids):
+        raise ValueError("hash_ids is not a list of whole numbers")
+    if any(not 0 <= one < _MOST for one in hash_ids):
+        raise ValueError("hash_ids has a number that is below 0 or too large")
+    prompt, output = _length(row, PROMPTS, 1), _length(row, OUTPUTS, 0)
+    return TraceRequest(arrival, prompt, output, tuple(hash_ids))
+
+
+def _logged(usage: Mapping[str, Any], places: tuple[Any, ...]) -> TraceRequest:
+    for place in places:
+        for name in ("created_at", "created", "timestamp", "time"):
+            value = _get(place, name)
+            if value is not None:
+                arrival = _time(value) if isinstance(value, str) else _number(value, name)
+                return TraceRequest(arrival, _length(usage, PROMPTS, 1), _length(usage, OUTPUTS, 0))
+    return TraceRequest(None, _length(usage, PROMPTS, 1), _length(usage, OUTPUTS, 0))
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _length(row: Mapping[Any, Any], names: tuple[str, ...], least: int) -> int:
+    name = next((name for name in names if name in row), None)
+    if name is None:
+        raise ValueError(f"{names[0]} is missing")
+    value = row[name]
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        value = int(value)
+    if type(value) is not int or not least <= value < _MOST:
+        raise ValueError(f"{name} is not a number of at least {least}")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value < _MOST:
+        raise ValueError(f"{name} is not a number of at least 0")
+    return float(value)
+
+
+def _time(text: str) -> float:
+    """Seconds, from a number or a date with up to seven digits after the second, as Azure has."""
+    try:
+        return _number(float(text), "the time")
+    except ValueError:
+        pass
+    whole, dot, rest = text.strip().partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    try:
+        date = datetime.fromisoformat(whole + rest[len(digits) :])
+    except ValueError:
+        raise ValueError("its time is neither a number nor a date") from None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return date.timestamp() + (float(f"0.{digits}") if dot and digits else 0.0)
