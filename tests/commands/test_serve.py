@@ -69,6 +69,8 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "observing": Observing(),
         "root_path": "",
         "exit_on_engine_failure": True,
+        "watchers": [],
+        "tracing": None,
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -120,6 +122,8 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "observing": Observing(legacy_metric_names=True, kv_sample=0.5),
         "root_path": "/llm",
         "exit_on_engine_failure": False,
+        "watchers": [],
+        "tracing": None,
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)

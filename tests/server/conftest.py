@@ -20,6 +20,7 @@ from looseleaf.core.invariants import check
 from looseleaf.core.scheduler import Scheduler
 from looseleaf.core.step import Step, StepResult
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.kv_publisher import KVEventStream
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.executors.scripted import NextToken, ScriptedExecutor
@@ -31,6 +32,7 @@ from looseleaf.server.metrics import Metrics
 from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
+from looseleaf.server.tracing import Tracing
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -234,6 +236,8 @@ def start_server() -> Iterator[StartServer]:
         observing: Observing = DEFAULT_OBSERVING,
         policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
+        kv_events: KVEventStream | None = None,
+        tracing: Tracing | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -241,6 +245,7 @@ def start_server() -> Iterator[StartServer]:
             BlockTables(
                 CacheConfig(num_blocks, block_size, num_pinnable=num_pinnable),
                 BlockHasher(block_size, b"test"),
+                None if kv_events is None else kv_events.log,
             ),
         )
         executor = Paced(
@@ -251,6 +256,8 @@ def start_server() -> Iterator[StartServer]:
         service = EngineService(
             Engine(scheduler, executor), tokenizer, kv_sample=observing.kv_sample
         )
+        if kv_events is not None:
+            service.watchers.append(kv_events.watch)
         context = ServerContext(
             Lifecycle(service),
             service,
@@ -265,6 +272,7 @@ def start_server() -> Iterator[StartServer]:
             keys,
             limits,
             cors,
+            tracing,
         )
         server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
         result = RunningServer(context, executor, server, sockets=sockets)

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,8 @@ class ConfigFile(argparse.Action):
             if value:
                 return [f"--{name}"]
             return [f"--no-{name}"] if known.get(f"no-{name}") is option else []
+        if isinstance(value, dict) and option.metavar == "JSON":
+            value = json.dumps(value, default=str)
         values = value if isinstance(value, list) else [value]
         if not values or any(isinstance(one, bool | dict | list) or one is None for one in values):
             raise argparse.ArgumentError(

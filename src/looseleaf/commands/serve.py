@@ -5,9 +5,11 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
+from looseleaf.commands.exports import add_exports, kv_event_stream, tracing
 from looseleaf.commands.observing import add_observing, observing_of
 from looseleaf.commands.options import (
     DEFAULTS,
@@ -182,6 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a client may take to send a request",
     )
+    add_exports(parser)
     add_observing(parser)
     add_engine(parser)
     add_vllm_options(parser)
@@ -225,9 +228,14 @@ def run(options: argparse.Namespace) -> None:
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
-    with bind(options.host, options.port) as listener:
+    with (
+        kv_event_stream(options) or nullcontext() as events,
+        tracing(options) or nullcontext() as spans,
+        bind(options.host, options.port) as listener,
+    ):
         prefixes = [(path, from_utf8(path.read_bytes(), str(path))) for path in options.pin]
-        stack = build(engine_settings(options))
+        log = None if events is None else events.log
+        stack = build(engine_settings(options), events=log)
         if options.record is not None:
             Journal(options.record, stack.engine, stack.settings, stack.memory)
         _pin(LLM(stack=stack), prefixes)
@@ -253,6 +261,8 @@ def run(options: argparse.Namespace) -> None:
             observing=observing,
             root_path=options.root_path,
             exit_on_engine_failure=options.exit_on_engine_failure,
+            watchers=[] if events is None else [events.watch],
+            tracing=spans,
         )
 
 

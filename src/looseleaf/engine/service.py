@@ -92,6 +92,9 @@ class EngineService:
         self._router = Router()
         fair = engine.scheduler.config.policy == "fair"
         self._shares = FairShares() if fair else None
+        self.watchers: list[Callable[[Engine], None]] = []
+        """Called in the owner's thread between steps, whenever something may have changed. They
+        must not raise."""
         # From here on the owner thread's.
         self._searches = Searches()
         self._last_step = 0.0
@@ -303,18 +306,25 @@ class EngineService:
                 return self._commands.get(timeout=max(0.0, left))
             except queue.Empty:
                 self._gives_back = self._engine.trim()
+                self._watch()
         return self._commands.get()
+
+    def _watch(self) -> None:
+        for watch in self.watchers:
+            watch(self._engine)
 
     def _own(self) -> None:
         """The owner thread: commands, a step, one hand-over, again."""
         assert self._loop is not None
         try:
             while True:
+                self._watch()
                 while not self._engine.has_work or not self._commands.empty():
                     command = self._next_command()
                     if command is None:
                         return
                     command.run(self._engine)
+                    self._watch()
                 updates = self._engine.step()
                 self._last_step = time.monotonic()
                 self._gives_back = self._engine.floor_blocks is not None

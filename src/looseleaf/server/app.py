@@ -50,6 +50,7 @@ from looseleaf.server.responses.routes import (
 )
 from looseleaf.server.stream import json_response
 from looseleaf.server.tokenization import detokenize, tokenize
+from looseleaf.server.tracing import TraceMiddleware
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
             request_timeout=context.limits.request_timeout,
         ),
     ]
+    if context.tracing is not None:
+        middleware.append(Middleware(TraceMiddleware))
     cors = context.cors
     if cors is not None:
         middleware.insert(

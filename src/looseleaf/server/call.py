@@ -1,9 +1,9 @@
 """One HTTP request as everything on its way sees it: whose it is, and how long it may take."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from looseleaf.server.errors import invalid
@@ -20,11 +20,14 @@ class End(NamedTuple):
 @dataclass(slots=True)
 class Call:
     """It came at `arrival`, on the event loop's clock, and has `timeout` seconds; None is any.
-    `told` gives what the log tells of its generation, once it has one."""
+
+    `told` gives what the log tells of its generation, once it has one; `trace_headers` say which
+    trace it belongs to, where spans are sent."""
 
     tenant: Tenant = ANYBODY
     arrival: float = 0.0
     timeout: float | None = None
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
     told: Callable[[], dict[str, Any]] | None = None
 
     def limit(self, seconds: float | None, param: str) -> None:

@@ -19,6 +19,7 @@ from looseleaf.server.metrics import Metrics
 from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.responses.store import ResponseStore
+from looseleaf.server.tracing import Tracing
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -43,6 +44,7 @@ class ServerContext:
     keys: KeyRing = NO_KEYS
     limits: Limits = DEFAULT_LIMITS
     cors: Cors | None = None
+    tracing: Tracing | None = None
     answers: Answers = field(default_factory=Answers)
     responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -68,6 +70,7 @@ class ServerContext:
         keys: KeyRing = NO_KEYS,
         limits: Limits = DEFAULT_LIMITS,
         cors: Cors | None = None,
+        tracing: Tracing | None = None,
         observing: Observing = DEFAULT_OBSERVING,
     ) -> "ServerContext":
         """Without `model_names` the model is served under its own."""
@@ -87,6 +90,7 @@ class ServerContext:
             keys,
             limits,
             cors,
+            tracing,
         )
 
     def cache_keys(self, extra_keys: ExtraKeys) -> ExtraKeys:

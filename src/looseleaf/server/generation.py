@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,6 +22,7 @@ from looseleaf.server.context import ServerContext
 from looseleaf.server.errors import ApiError, out_of_time, unavailable
 from looseleaf.server.figures import MissFigures, RequestFigures, Timings
 from looseleaf.server.protocol import PromptTokensDetails, Usage
+from looseleaf.server.tracing import RequestSpan, Tracing
 
 
 @dataclass(slots=True)
@@ -74,6 +76,9 @@ class Generation:
         self._closed = False
         self._answers = context.answers
         self._answer_id: str | None = None
+        self._tracing = context.tracing
+        self._trace_headers = call.trace_headers
+        self._model = context.model_names[0]
         try:
             for prompt in prompts:
                 self.groups.append(
@@ -241,14 +246,37 @@ class Generation:
             usage = self.usage()
             cached = usage.prompt_tokens_details.cached_tokens
             self._gate.charge(self._tenant, usage.total_tokens - cached)
+            if self._tracing is not None:
+                self._trace(self._tracing)
         if self._answer_id is not None:
             self._answers.remove(self._answer_id, self)
         for group, meter in zip(self.groups, self._meters, strict=True):
             self._service.abort(group)
             self._gate.gone(group)
-            unfinished = FinishReason.ABORT if self._service.failure is None else FinishReason.ERROR
             for sample in group.samples:
-                self._end(group, meter, sample, sample.finish_reason or unfinished)
+                self._end(group, meter, sample, sample.finish_reason or self._unfinished)
+
+    @property
+    def _unfinished(self) -> FinishReason:
+        """How a sample ends that the engine does not finish."""
+        return FinishReason.ABORT if self._service.failure is None else FinishReason.ERROR
+
+    def _trace(self, tracing: Tracing) -> None:
+        for number, (group, meter) in enumerate(zip(self.groups, self._meters, strict=True)):
+            request_id = self._answer_id or group.request_id
+            tracing.request(
+                partial(
+                    RequestSpan,
+                    group,
+                    request_id=f"{request_id}-{number}" if number else request_id,
+                    model=self._model,
+                    first=min(meter.first.values(), default=None),
+                    last=max(meter.last.values(), default=None),
+                    now=self._service.clock(),
+                    unfinished=self._unfinished,
+                    headers=self._trace_headers,
+                )
+            )
 
     def _expire(self, seconds: float) -> None:
         for group in self.groups:

@@ -12,12 +12,14 @@ import uvicorn
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import Stack
+from looseleaf.engine.engine import Engine
 from looseleaf.server.app import create_app
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
+from looseleaf.server.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -218,12 +220,14 @@ def run_server(
     observing: Observing = DEFAULT_OBSERVING,
     root_path: str = "",
     exit_on_engine_failure: bool = True,
+    watchers: Sequence[Callable[[Engine], None]] = (),
+    tracing: Tracing | None = None,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
     On `sockets`, as `bind` makes them, or else on `host` and `port`: then raises LooseleafError if
     that address cannot be had; also, unless `exit_on_engine_failure` is off, when the engine fails,
-    at once. Logging is the caller's to set up.
+    at once. `watchers` look at the engine between its steps. Logging is the caller's to set up.
     """
     context = ServerContext.from_stack(
         stack,
@@ -233,8 +237,10 @@ def run_server(
         keys=keys,
         limits=limits,
         cors=cors,
+        tracing=tracing,
         observing=observing,
     )
+    context.service.watchers.extend(watchers)
     make_server(
         context,
         host=host,
