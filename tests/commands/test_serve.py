@@ -39,7 +39,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Stack, dict[s
         return listener
 
     monkeypatch.setattr("looseleaf.commands.serve.run_server", run_server)
-    monkeypatch.setattr("looseleaf.commands.serve.bind", bind)
+    monkeypatch.setattr("looseleaf.commands.listening.bind", bind)
     before = signal.getsignal(signal.SIGTERM)
     yield calls
     signal.signal(signal.SIGTERM, before)
@@ -64,6 +64,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "replies": ReplySettings(),
         "root_path": "",
         "exit_on_engine_failure": True,
+        "tls": None,
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -113,6 +114,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "replies": ReplySettings(False, "mistral", "qwen3", True),
         "root_path": "/llm",
         "exit_on_engine_failure": False,
+        "tls": None,
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)

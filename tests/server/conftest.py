@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -232,6 +233,7 @@ def start_server() -> Iterator[StartServer]:
         cors: Cors | None = None,
         policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -262,7 +264,7 @@ def start_server() -> Iterator[StartServer]:
             limits,
             cors,
         )
-        server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
+        server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log, tls=tls)
         result = RunningServer(context, executor, server, sockets=sockets)
         result.start()
         running.append(result)

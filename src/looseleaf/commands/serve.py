@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
+from looseleaf.commands.listening import add_listening, listening, tls_context
 from looseleaf.commands.options import (
     DEFAULTS,
     add_engine,
@@ -35,7 +36,6 @@ from looseleaf.server.run import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     DEFAULT_SHUTDOWN_SECONDS,
-    bind,
     run_server,
 )
 from looseleaf.text.dialects import DIALECTS
@@ -173,6 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a client may take to send a request",
     )
+    add_listening(parser)
     add_engine(parser)
     add_vllm_options(parser)
 
@@ -210,11 +211,12 @@ def run(options: argparse.Namespace) -> None:
     given = options.model_option if options.model is None else options.model
     options.model = DEFAULTS.model if given is None else given
     keys, limits, cors = _keys(options), _limits(options), _cors(options)
+    tls = tls_context(options)
     log_ignored(getattr(options, "ignored", ()))
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Before the model is loaded for nothing.
-    with bind(options.host, options.port) as listener:
+    with listening(options) as listener:
         prefixes = [(path, from_utf8(path.read_bytes(), str(path))) for path in options.pin]
         stack = build(engine_settings(options))
         _pin(LLM(stack=stack), prefixes)
@@ -228,6 +230,7 @@ def run(options: argparse.Namespace) -> None:
             max_body_bytes=options.max_body_bytes,
             shutdown_seconds=options.shutdown_timeout,
             sockets=[listener],
+            tls=tls,
             replies=ReplySettings(
                 auto_tool_choice=options.enable_auto_tool_choice,
                 tool_call_parser=options.tool_call_parser,

@@ -5,8 +5,10 @@ import errno
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -58,8 +60,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
-        names = [s.getsockname() for server in self.servers for s in server.sockets]
-        self.urls = [f"http://{_address(name[0], name[1])}" for name in names]
+        self.urls = [self._url(s) for server in self.servers for s in server.sockets]
         logger.info(
             "serving %s at %s/v1; %s",
             ", ".join(self._context.model_names),
@@ -75,6 +76,14 @@ class Server(uvicorn.Server):
             gate.max_requests,
             gate.max_tokens,
         )
+
+    def _url(self, listener: Any) -> str:
+        """That of a unix socket is as web servers write it that pass requests on to one."""
+        scheme = "http" if self.config.ssl is None else "https"
+        name = listener.getsockname()
+        if listener.family == socket.AF_UNIX:
+            return f"{scheme}://unix:{name}:"
+        return f"{scheme}://{_address(name[0], name[1])}"
 
     async def on_tick(self, counter: int) -> bool:
         failed = self._context.service.failure is not None
@@ -175,12 +184,13 @@ def make_server(
     shutdown_seconds: float = DEFAULT_SHUTDOWN_SECONDS,
     root_path: str = "",
     exit_on_engine_failure: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Server:
     """A server that is not running yet; `Server.run` blocks until `should_exit` is set.
 
-    `host` and `port` are where, unless `run` is given sockets. With `access_log` each request is
-    logged in one line. After a signal, requests have `shutdown_seconds` to end. `root_path` is what
-    a proxy puts before all paths.
+    `host` and `port` are where, unless `run` is given sockets; with `tls`, by https alone. With
+    `access_log` each request is logged in one line. After a signal, requests have
+    `shutdown_seconds` to end. `root_path` is what a proxy puts before all paths.
     """
     config = uvicorn.Config(
         create_app(context, access_log=access_log),
@@ -196,6 +206,8 @@ def make_server(
         root_path=root_path,
         log_config=None,
     )
+    config.load()
+    config.ssl = tls
     return Server(config, context, shutdown_seconds, exit_on_engine_failure=exit_on_engine_failure)
 
 
@@ -216,6 +228,7 @@ def run_server(
     cors: Cors | None = None,
     root_path: str = "",
     exit_on_engine_failure: bool = True,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
@@ -241,6 +254,7 @@ def run_server(
         shutdown_seconds=shutdown_seconds,
         root_path=root_path,
         exit_on_engine_failure=exit_on_engine_failure,
+        tls=tls,
     ).run(sockets=list(sockets) if sockets else None)
     if exit_on_engine_failure and context.service.failure is not None:
         raise LooseleafError(f"the engine has failed: {context.service.failure!r}")
