@@ -89,6 +89,8 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--allowed-origins", "https://a.example", "https://b.example"),
         *("--allowed-methods", "GET", "--allow-credentials"),
         *("--root-path", "/llm", "--no-exit-on-engine-failure"),
+        *("--max-connections", "9", "--timeout-keep-alive", "3", "--request-header-timeout", "4.5"),
+        *("--h11-max-incomplete-event-size", "8KiB"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
@@ -99,6 +101,10 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         read_timeout=7.5,
         request_timeout=8.5,
         isolate_cache=True,
+        max_connections=9,
+        keep_alive=3,
+        header_timeout=4.5,
+        max_header_bytes=8192,
     )
     origins = ("https://a.example", "https://b.example")
     assert how.pop("cors") == Cors(origins=origins, methods=("GET",), credentials=True)

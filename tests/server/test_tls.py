@@ -4,6 +4,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import openai
 import pytest
 
 from looseleaf.core.errors import LooseleafError
+from looseleaf.server.limits import Limits
 from looseleaf.server.tls import TlsFiles
 
 OPENSSL = shutil.which("openssl")
@@ -114,6 +116,16 @@ def test_clients_may_have_to_have_certificates(start_server: Any, folder: Path) 
     known.load_cert_chain(folder / "client.pem", folder / "client-key.pem")
     assert httpx.get(f"{server.url}/health", verify=known).status_code == 200
     server.dead = True  # the client that looks whether it is idle has no certificate
+
+
+def test_who_never_shakes_hands_is_dropped(start_server: Any, folder: Path) -> None:
+    server = start_server(tls=files(folder).context(), limits=Limits(header_timeout=0.5))
+    port = int(server.url.rpartition(":")[2])
+    start = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
+        assert server.http().get("/health").status_code == 200
+        assert silent.recv(100) == b""
+    assert 0.4 < time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from looseleaf.commands.options import memory_size
 from looseleaf.core.errors import LooseleafError
+from looseleaf.server.limits import (
+    DEFAULT_HEADER_BYTES,
+    DEFAULT_HEADER_TIMEOUT,
+    DEFAULT_KEEP_ALIVE,
+    MAX_CONNECTIONS,
+    RESERVED_FILES,
+)
 from looseleaf.server.run import bind
 from looseleaf.server.tls import CLIENT_CERTIFICATES, TlsFiles
 from looseleaf.server.unix_socket import DEFAULT_MODE, unix_socket
@@ -27,6 +35,37 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
         default=f"{DEFAULT_MODE:o}",
         metavar="MODE",
         help="who may connect, as an octal file mode like 660",
+    )
+    connections = parser.add_argument_group("connections")
+    connections.add_argument(
+        "--max-connections",
+        type=int,
+        metavar="N",
+        help="open connections; a further one takes the place of the one that has been idle the "
+        f"longest, or gets a 503 (default: {MAX_CONNECTIONS}, or {RESERVED_FILES} fewer than files "
+        "may be open)",
+    )
+    connections.add_argument(
+        "--timeout-keep-alive",
+        type=int,
+        default=DEFAULT_KEEP_ALIVE,
+        metavar="SECONDS",
+        help="how long a connection stays open between two requests",
+    )
+    connections.add_argument(
+        "--request-header-timeout",
+        type=float,
+        default=DEFAULT_HEADER_TIMEOUT,
+        metavar="SECONDS",
+        help="how long a client may take to send a request's line and headers",
+    )
+    connections.add_argument(
+        "--max-header-bytes",
+        "--h11-max-incomplete-event-size",
+        type=memory_size,
+        default=DEFAULT_HEADER_BYTES,
+        metavar="SIZE",
+        help="largest line and headers of a request together",
     )
     tls = parser.add_argument_group("tls", "Files are in PEM form. TLS is 1.2 or later.")
     tls.add_argument(

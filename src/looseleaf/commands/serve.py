@@ -252,6 +252,10 @@ def _limits(options: argparse.Namespace) -> Limits:
         read_timeout=options.request_read_timeout,
         request_timeout=options.request_timeout,
         isolate_cache=options.isolate_cache_per_key,
+        header_timeout=options.request_header_timeout,
+        max_header_bytes=options.max_header_bytes,
+        keep_alive=options.timeout_keep_alive,
+        max_connections=options.max_connections,
     )
 
 

@@ -10,6 +10,7 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.service import EngineService
 from looseleaf.server.answers import Answers
 from looseleaf.server.call import current
+from looseleaf.server.connections import Connections
 from looseleaf.server.errors import ApiError
 from looseleaf.server.gate import Gate
 from looseleaf.server.keys import ANYBODY, NO_KEYS, KeyRing
@@ -46,8 +47,10 @@ class ServerContext:
     responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
     gate: Gate = field(init=False)
+    connections: Connections = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "connections", Connections(self.limits))
         gate = Gate(
             self.service.clock,
             max_requests=self.limits.max_queued_requests,

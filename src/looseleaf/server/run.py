@@ -15,6 +15,7 @@ import uvicorn
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import Stack
 from looseleaf.server.app import create_app
+from looseleaf.server.connections import ClientProtocol
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
@@ -57,9 +58,19 @@ class Server(uvicorn.Server):
         await super().serve(sockets or [bind(self.config.host, self.config.port)])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
         if not self.started:
             return
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        for listener in sockets or ():
+            server = await loop.create_server(
+                self._new_protocol,
+                sock=listener,
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=self._context.limits.header_timeout if tls else None,
+            )
+            self.servers.append(server)
         self.urls = [self._url(s) for server in self.servers for s in server.sockets]
         logger.info(
             "serving %s at %s/v1; %s",
@@ -75,6 +86,14 @@ class Server(uvicorn.Server):
             else "no API keys: whoever reaches this address is answered",
             gate.max_requests,
             gate.max_tokens,
+        )
+
+    def _new_protocol(self) -> ClientProtocol:
+        return ClientProtocol(
+            self._context.connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
 
     def _url(self, listener: Any) -> str:
@@ -202,6 +221,7 @@ def make_server(
         log_level="error" if log_level == "error" else "warning",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=context.limits.keep_alive,
         timeout_graceful_shutdown=CLOSING_SECONDS,
         root_path=root_path,
         log_config=None,
