@@ -286,9 +286,7 @@ def document() -> dict[str, Any]:
 
 def _described(operation: Operation, schema_of: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """An OpenAPI Operation Object. Keys are asked for only where the server has some."""
-    # What is refused before it reaches its route is told in the one form that all APIs share.
-    forms = {repr(kind): None for kind in (operation.error, ErrorBody)}
-    error = {"schema": {"anyOf": [schema_of[form] for form in forms]}}
+    error = {"schema": schema_of[repr(operation.error)]}
     described: dict[str, Any] = {
         "summary": operation.summary,
         "security": [{}, {"bearer": []}, {"key": []}] if operation.guarded else [],
