@@ -129,7 +129,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     safety.add_argument(
         "--isolate-cache-per-key",
         action="store_true",
-        help="do not share cached prefixes between the holders of different keys",
+        help="do not share cached prefixes between the holders of different keys; each may pin a "
+        "share of --pin-budget, by its weight",
     )
     safety.add_argument(
         "--allowed-origins",
@@ -212,6 +213,11 @@ def run(options: argparse.Namespace) -> None:
     options.model = DEFAULTS.model if given is None else given
     keys, limits, cors = _keys(options), _limits(options), _cors(options)
     tls = tls_context(options)
+    if options.pin and options.isolate_cache_per_key and keys:
+        raise LooseleafError(
+            "--pin and --isolate-cache-per-key exclude each other where there are API keys: none "
+            "of them would find the prefix; let each pin its own at /v1/cache/pins"
+        )
     log_ignored(getattr(options, "ignored", ()))
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
