@@ -283,6 +283,26 @@ def test_slow_clients_in_number_do_not_hold_up_others(start_server: Any) -> None
     server.eventually(lambda: len(server.context.connections) <= 1, "all have gone")
 
 
+def test_a_crowd_leaves_no_task_and_no_connection(start_server: Any) -> None:
+    server = start_server(step_seconds=0.002)
+    http = server.http()
+    assert http.get("/health").status_code == 200  # the connection that asks is there
+    before = http.get("/load").json()
+    assert (before["server_load"], before["connections"]) == (0, 1)
+    body = json.dumps(BODY | {"max_tokens": 300, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with ExitStack() as stack:
+        for number in range(60):
+            client = stack.enter_context(connect(server))
+            # All of a request, half of its body, half of its head, nothing.
+            client.sendall((head + body, head + body[:20], head[:30], b"")[number % 4])
+        server.eventually(lambda: http.get("/load").json()["server_load"] == 15, "they run")
+        during = http.get("/load").json()
+        assert during["connections"] == 61
+        assert during["tasks"] > before["tasks"] + 30
+    server.eventually(lambda: http.get("/load").json() == before, "it is as it was")
+
+
 def test_the_limit_follows_the_files_that_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((1024, 896), (100, 1), (2**20, 4096), (-1, 4096)):
         monkeypatch.setattr(limits.resource, "getrlimit", lambda _, files=files: (files, files))
