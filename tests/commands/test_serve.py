@@ -154,6 +154,11 @@ def test_the_key_may_come_from_the_environment(
     assert [second.tenant(key).label for key in (b"one", b"two")] == ["key-1", "key-2"]
 
 
+def test_pins_for_all_do_not_go_with_caches_for_each(call, tiny_model: Path) -> None:
+    words = ("--pin", "x.txt", "--isolate-cache-per-key", "--api-key", "sk-x")
+    call("serve", str(tiny_model), *words).check_refused("--pin", "exclude each other")
+
+
 @pytest.mark.parametrize("port", ["0", "1", "8080", "65535"])
 def test_ports(call, served, tiny_model: Path, port: str) -> None:
     assert call("serve", str(tiny_model), "--port", port).status == 0
@@ -270,6 +275,8 @@ def test_a_command_line_written_for_vllm(call, served, tiny_model: Path) -> None
         (("--dtype", "bfloat16"), "only auto is supported"),
         (("--gpu-memory-utilization", "0.9"), "--kv-cache-memory"),
         (("--quantization", "awq"), "the types of the model file"),
+        (("--enable-ssl-refresh",), "restart the server"),
+        (("--h11-max-header-count", "9"), "--max-header-bytes"),
     ],
 )
 def test_what_vllm_has_and_we_do_not(call, words: tuple[str, ...], told: str) -> None:
