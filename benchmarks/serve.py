@@ -76,6 +76,10 @@ class Served:
     def files(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def load(self) -> dict[str, int]:
+        found: dict[str, int] = httpx.get(f"http://127.0.0.1:{self.port}/load").json()
+        return found
+
     def metric(self, name: str, **labels: str) -> float:
         text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
         total = 0.0
@@ -298,9 +302,14 @@ async def overload(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _figures(server: Served) -> dict[str, float]:
+    """Blocks, tasks and files among them: what must be the same after a load as before."""
+    load = server.load()
     return {
         "memory_mib": round(server.memory_mib, 1),
         "files": server.files,
+        "answers": load["server_load"],
+        "connections": load["connections"],
+        "tasks": load["tasks"],
         "blocks_held": server.metric("looseleaf_kv_blocks", state="held"),
         "running": server.metric("vllm:num_requests_running"),
         "waiting": server.metric("vllm:num_requests_waiting"),

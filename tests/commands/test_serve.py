@@ -43,7 +43,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Stack, dict[s
         return listener
 
     monkeypatch.setattr("looseleaf.commands.serve.run_server", run_server)
-    monkeypatch.setattr("looseleaf.commands.serve.bind", bind)
+    monkeypatch.setattr("looseleaf.commands.listening.bind", bind)
     before = signal.getsignal(signal.SIGTERM)
     yield calls
     signal.signal(signal.SIGTERM, before)
@@ -71,6 +71,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "exit_on_engine_failure": True,
         "watchers": [],
         "tracing": None,
+        "tls": None,
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -96,6 +97,8 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--allowed-methods", "GET", "--allow-credentials"),
         *("--root-path", "/llm", "--no-exit-on-engine-failure", "--legacy-metric-names"),
         *("--kv-cache-metrics", "--kv-cache-metrics-sample", "0.5", "--log-format", "json"),
+        *("--max-connections", "9", "--timeout-keep-alive", "3", "--request-header-timeout", "4.5"),
+        *("--h11-max-incomplete-event-size", "8KiB"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
@@ -106,6 +109,10 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         read_timeout=7.5,
         request_timeout=8.5,
         isolate_cache=True,
+        max_connections=9,
+        keep_alive=3,
+        header_timeout=4.5,
+        max_header_bytes=8192,
     )
     origins = ("https://a.example", "https://b.example")
     assert how.pop("cors") == Cors(origins=origins, methods=("GET",), credentials=True)
@@ -124,6 +131,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "exit_on_engine_failure": False,
         "watchers": [],
         "tracing": None,
+        "tls": None,
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)
@@ -174,6 +182,11 @@ def test_the_key_may_come_from_the_environment(
     assert first.tenant(b"from-outside").label == "key-1"
     assert second.tenant(b"from-outside") is None
     assert [second.tenant(key).label for key in (b"one", b"two")] == ["key-1", "key-2"]
+
+
+def test_pins_for_all_do_not_go_with_caches_for_each(call, tiny_model: Path) -> None:
+    words = ("--pin", "x.txt", "--isolate-cache-per-key", "--api-key", "sk-x")
+    call("serve", str(tiny_model), *words).check_refused("--pin", "exclude each other")
 
 
 @pytest.mark.parametrize("port", ["0", "1", "8080", "65535"])
@@ -313,6 +326,8 @@ def test_a_command_line_written_for_vllm(call, served, tiny_model: Path) -> None
         (("--dtype", "bfloat16"), "only auto is supported"),
         (("--gpu-memory-utilization", "0.9"), "--kv-cache-memory"),
         (("--quantization", "awq"), "the types of the model file"),
+        (("--enable-ssl-refresh",), "restart the server"),
+        (("--h11-max-header-count", "9"), "--max-header-bytes"),
     ],
 )
 def test_what_vllm_has_and_we_do_not(call, words: tuple[str, ...], told: str) -> None:

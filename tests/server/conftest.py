@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -238,6 +239,7 @@ def start_server() -> Iterator[StartServer]:
         sockets: list[socket.socket] | None = None,
         kv_events: KVEventStream | None = None,
         tracing: Tracing | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -274,7 +276,7 @@ def start_server() -> Iterator[StartServer]:
             cors,
             tracing,
         )
-        server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
+        server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log, tls=tls)
         result = RunningServer(context, executor, server, sockets=sockets)
         result.start()
         running.append(result)

@@ -179,7 +179,7 @@ def test_a_priority_is_capped_by_the_key(tenants: Any) -> None:
     server = tenants(KeyLimits(priority=5), policy="priority", max_num_seqs=1)
     first = stopped(server)
     queued = ask_together(server, [{**BODY, "priority": -100}])
-    server.eventually(lambda: server.context.gate.waiting()[0] == 1, "one waits")
+    server.eventually(lambda: len(server.context.gate._waiting) == 1, "one waits")
     (group,) = server.context.gate._waiting.values()
     assert group.request.priority == 5
     server.executor.gate.set()

@@ -89,7 +89,6 @@ def test_a_stream_is_cancelled(start_server: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"background": True}, "background is not supported"),
         ({"conversation": "c"}, "conversation is not supported"),
         ({"tools": [{"type": "web_search"}]}, "no tools run on this server"),
         ({"input": [{"type": "computer_call"}]}, "must be a message"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
 from looseleaf.commands.exports import add_exports, kv_event_stream, tracing
+from looseleaf.commands.listening import add_listening, listening, tls_context
 from looseleaf.commands.observing import add_observing, observing_of
 from looseleaf.commands.options import (
     DEFAULTS,
@@ -39,7 +40,6 @@ from looseleaf.server.run import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     DEFAULT_SHUTDOWN_SECONDS,
-    bind,
     run_server,
 )
 from looseleaf.text.dialects import DIALECTS
@@ -140,7 +140,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     safety.add_argument(
         "--isolate-cache-per-key",
         action="store_true",
-        help="do not share cached prefixes between the holders of different keys",
+        help="do not share cached prefixes between the holders of different keys; each may pin a "
+        "share of --pin-budget, by its weight",
     )
     safety.add_argument(
         "--allowed-origins",
@@ -184,6 +185,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a client may take to send a request",
     )
+    add_listening(parser)
     add_exports(parser)
     add_observing(parser)
     add_engine(parser)
@@ -224,6 +226,12 @@ def run(options: argparse.Namespace) -> None:
     options.model = DEFAULTS.model if given is None else given
     keys, limits, cors = _keys(options), _limits(options), _cors(options)
     observing = observing_of(options)
+    tls = tls_context(options)
+    if options.pin and options.isolate_cache_per_key and keys:
+        raise LooseleafError(
+            "--pin and --isolate-cache-per-key exclude each other where there are API keys: none "
+            "of them would find the prefix; let each pin its own at /v1/cache/pins"
+        )
     log_ignored(getattr(options, "ignored", ()))
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -231,7 +239,7 @@ def run(options: argparse.Namespace) -> None:
     with (
         kv_event_stream(options) or nullcontext() as events,
         tracing(options) or nullcontext() as spans,
-        bind(options.host, options.port) as listener,
+        listening(options) as listener,
     ):
         prefixes = [(path, from_utf8(path.read_bytes(), str(path))) for path in options.pin]
         log = None if events is None else events.log
@@ -249,6 +257,7 @@ def run(options: argparse.Namespace) -> None:
             max_body_bytes=options.max_body_bytes,
             shutdown_seconds=options.shutdown_timeout,
             sockets=[listener],
+            tls=tls,
             replies=ReplySettings(
                 auto_tool_choice=options.enable_auto_tool_choice,
                 tool_call_parser=options.tool_call_parser,
@@ -273,6 +282,10 @@ def _limits(options: argparse.Namespace) -> Limits:
         read_timeout=options.request_read_timeout,
         request_timeout=options.request_timeout,
         isolate_cache=options.isolate_cache_per_key,
+        header_timeout=options.request_header_timeout,
+        max_header_bytes=options.max_header_bytes,
+        keep_alive=options.timeout_keep_alive,
+        max_connections=options.max_connections,
     )
 
 

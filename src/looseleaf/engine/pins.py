@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from looseleaf.engine.engine import Engine
 
 
+class Holder(NamedTuple):
+    """Whose pins: one sees and lets go its own alone, and may hold a `share` of what may be pinned.
+    Where nobody is told apart, all are those of the nameless one."""
+
+    name: str = ""
+    share: float = 1.0
+
+
+EVERYBODY = Holder()
+
+
 class Pin(NamedTuple):
     """`num_tokens` of a prefix, in `block_ids`, until `expiry_time` on the engine's clock."""
 
@@ -23,6 +34,7 @@ class Pin(NamedTuple):
     num_tokens: int
     block_ids: tuple[BlockId, ...]
     expiry_time: float
+    holder: str = ""
 
 
 class Pins:
@@ -36,10 +48,10 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def list(self, now: float) -> list[Pin]:
-        """Those that are held, in the order in which they were made."""
+    def list(self, now: float, holder: Holder = EVERYBODY) -> list[Pin]:
+        """Those of `holder`, in the order in which they were made."""
         self.expire(now)
-        return list(self._pins.values())
+        return [pin for pin in self._pins.values() if pin.holder == holder.name]
 
     def add(
         self,
@@ -48,13 +60,14 @@ class Pins:
         *,
         ttl: float | None = None,
         extra_keys: ExtraKeys = (),
+        holder: Holder = EVERYBODY,
     ) -> Pin:
         """Hold the blocks of a prefix that has been computed, for `ttl` seconds or for good.
 
         Raises LooseleafError for a `ttl` that is no time; CapacityError where more blocks would be
         held than may be, or where the prefix is not in the cache (any more).
         """
-        self.check(len(token_ids), ttl)
+        self.check(len(token_ids), ttl, holder)
         self.expire(now)
         # The cache never gives all tokens of a request: so it is asked for one that goes on.
         request = Request(RequestId("pin"), [*token_ids, 0], _PARAMS, extra_keys=extra_keys)
@@ -72,45 +85,61 @@ class Pins:
         num_held = len(pinned.keys() | set(block_ids))
         if num_held > limit:
             raise _too_many(num_held, limit)
+        own = {block_id for pin in self.list(now, holder) for block_id in pin.block_ids}
+        self._check_share(len(own | set(block_ids)), holder)
         for block_id in block_ids:
             self._tables.pool.share(block_id)
         pinned.update(block_ids)
         expiry = math.inf if ttl is None else now + ttl
-        pin = Pin(f"pin-{next(self._ids)}", len(token_ids), block_ids, expiry)
+        pin = Pin(f"pin-{next(self._ids)}", len(token_ids), block_ids, expiry, holder.name)
         self._pins[pin.pin_id] = pin
         return pin
 
-    def check(self, num_tokens: int, ttl: float | None) -> None:
+    def check(self, num_tokens: int, ttl: float | None, holder: Holder = EVERYBODY) -> None:
         """Raise what `add` would for any prefix of so many tokens."""
         if ttl is not None and not 0 < ttl < math.inf:
             raise LooseleafError(f"ttl is {ttl}, but it must be a number of seconds above 0")
         needed = blocks_for(num_tokens, self._tables.block_size)
         if needed > self._tables.num_pinnable:
             raise _too_many(needed, self._tables.num_pinnable)
+        self._check_share(needed, holder)
 
-    def remove(self, pin_id: str) -> bool:
-        """Let a prefix go: from now on it is in the cache like any other. False if there is none
-        of this id (any more)."""
-        pin = self._pins.pop(pin_id, None)
-        if pin is None:
+    def _check_share(self, num_blocks: int, holder: Holder) -> None:
+        limit = math.floor(self._tables.num_pinnable * holder.share)
+        if num_blocks > limit:
+            raise CapacityError(
+                f"{num_blocks} KV blocks would be pinned by this API key, but at most {limit} may "
+                f"be, its share of {self._tables.num_pinnable} (pin_budget): let another prefix "
+                f"go, or pin a shorter one"
+            )
+
+    def remove(self, pin_id: str, holder: Holder = EVERYBODY) -> bool:
+        """Let a prefix go: from now on it is in the cache like any other. False if `holder` has
+        none of this id (any more)."""
+        pin = self._pins.get(pin_id)
+        if pin is None or pin.holder != holder.name:
             return False
+        self._let_go(pin)
+        return True
+
+    def _let_go(self, pin: Pin) -> None:
+        del self._pins[pin.pin_id]
         pinned = self._tables.pinned
         for block_id in pin.block_ids:
             pinned[block_id] -= 1
             if not pinned[block_id]:
                 del pinned[block_id]
         self._tables.pool.release(reversed(pin.block_ids))
-        return True
 
     def clear(self) -> None:
         """Let all go."""
-        for pin_id in list(self._pins):
-            self.remove(pin_id)
+        for pin in list(self._pins.values()):
+            self._let_go(pin)
 
     def expire(self, now: float) -> None:
         """Let those go whose time has come."""
         for pin in [pin for pin in self._pins.values() if pin.expiry_time <= now]:
-            self.remove(pin.pin_id)
+            self._let_go(pin)
 
 
 _PARAMS = SamplingParams(max_tokens=1)

@@ -23,7 +23,7 @@ from looseleaf.engine.engine import Engine
 from looseleaf.engine.fairness import FairShares
 from looseleaf.engine.groups import Delta, Group, Router
 from looseleaf.engine.meter import Meter
-from looseleaf.engine.pins import Pin, pins_of
+from looseleaf.engine.pins import EVERYBODY, Holder, Pin, pins_of
 from looseleaf.engine.searches import Searches
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.text.tokenizer import Tokenizer
@@ -245,10 +245,16 @@ class EngineService:
         )
 
     async def pin(
-        self, prompt_token_ids: list[int], *, ttl: float | None, extra_keys: ExtraKeys = ()
+        self,
+        prompt_token_ids: list[int],
+        *,
+        ttl: float | None,
+        extra_keys: ExtraKeys = (),
+        holder: Holder = EVERYBODY,
     ) -> Pin:
         """Compute a prefix, and hold its blocks. Raises what `Pins.add` does."""
-        await self.call(lambda engine: pins_of(engine).check(len(prompt_token_ids), ttl))
+        length = len(prompt_token_ids)
+        await self.call(lambda engine: pins_of(engine).check(length, ttl, holder))
         params = SamplingParams(max_tokens=0)
         group = self.submit(prompt_token_ids, params, extra_keys=extra_keys)
         async for _ in self.stream(group):
@@ -256,7 +262,9 @@ class EngineService:
 
         def add(engine: Engine) -> Pin:
             pins = pins_of(engine)
-            return pins.add(prompt_token_ids, engine.clock(), ttl=ttl, extra_keys=extra_keys)
+            return pins.add(
+                prompt_token_ids, engine.clock(), ttl=ttl, extra_keys=extra_keys, holder=holder
+            )
 
         return await self.call(add)
 

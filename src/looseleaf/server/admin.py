@@ -1,5 +1,7 @@
 """What an operator asks of a running server: its load, its cache emptied, a request ended."""
 
+import asyncio
+
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,9 +14,12 @@ from looseleaf.server.stream import json_response
 
 
 class Load(Struct, kw_only=True):
-    """`server_load` is the number of answers under way."""
+    """`server_load` is the number of answers under way. Of clients there are so many `connections`,
+    and on the event loop so many `tasks`, with what answers this: at rest they do not grow."""
 
     server_load: int
+    connections: int
+    tasks: int
 
 
 class Cancelled(Struct, kw_only=True):
@@ -34,7 +39,13 @@ class Aborted(Struct, kw_only=True):
 
 
 async def load(context: ServerContext, request: Request) -> Response:
-    return json_response(Load(server_load=len(context.answers)))
+    return json_response(
+        Load(
+            server_load=len(context.answers),
+            connections=len(context.connections),
+            tasks=len(asyncio.all_tasks()),
+        )
+    )
 
 
 async def reset_prefix_cache(context: ServerContext, request: Request) -> Response:

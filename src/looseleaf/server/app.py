@@ -17,11 +17,11 @@ from looseleaf import __version__
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.service import EngineDeadError
 from looseleaf.server.admin import abort_requests, cancel_request, load, reset_prefix_cache
-from looseleaf.server.anthropic.answer import error_response
 from looseleaf.server.anthropic.routes import count_tokens, create_message
 from looseleaf.server.chat import chat_completions
 from looseleaf.server.completions import completions
 from looseleaf.server.context import ServerContext
+from looseleaf.server.error_forms import error_form, error_response, path_of
 from looseleaf.server.errors import (
     ApiError,
     ClientGoneError,
@@ -38,7 +38,6 @@ from looseleaf.server.middleware import (
 )
 from looseleaf.server.observed import ObservedMiddleware
 from looseleaf.server.ollama import routes as ollama
-from looseleaf.server.ollama.answer import error_response as ollama_error
 from looseleaf.server.openapi import openapi
 from looseleaf.server.pins import create_pin, delete_pin, list_pins
 from looseleaf.server.protocol import ModelCard, ModelList
@@ -56,7 +55,6 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
-ErrorResponse = Callable[[ApiError], Response]
 
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -97,22 +95,16 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
         ),
     )
 
-    def route(
-        path: str,
-        handler: Handler,
-        *methods: str,
-        prompt_param: str = "prompt",
-        errors: ErrorResponse = ApiError.response,
-    ) -> Route:
-        endpoint = _endpoint(context, handler, prompt_param, errors)
+    def route(path: str, handler: Handler, *methods: str, prompt_param: str = "prompt") -> Route:
+        endpoint = _endpoint(context, handler, prompt_param)
         routes[endpoint] = path
         return Route(path, endpoint, methods=list(methods))
 
     def messages_route(path: str, handler: Handler) -> Route:
-        return route(path, handler, "POST", prompt_param="messages", errors=error_response)
+        return route(path, handler, "POST", prompt_param="messages")
 
     def ollama_route(path: str, handler: Handler, method: str) -> Route:
-        return route(path, handler, method, prompt_param="messages", errors=ollama_error)
+        return route(path, handler, method, prompt_param="messages")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -201,12 +193,11 @@ def _model_card(context: ServerContext, name: str) -> ModelCard:
     )
 
 
-def _endpoint(
-    context: ServerContext, handler: Handler, prompt_param: str, errors: ErrorResponse
-) -> Endpoint:
+def _endpoint(context: ServerContext, handler: Handler, prompt_param: str) -> Endpoint:
     """The handler with its context, and with every failure turned into an answer."""
 
     async def endpoint(request: Request) -> Response:
+        errors = error_form(path_of(request.scope))
         try:
             return await handler(context, request)
         except ApiError as error:
@@ -233,10 +224,10 @@ async def _http_exception(request: Request, error: Exception) -> Response:
         405: "this path does not take this method; it takes those in the Allow header",
     }
     message = messages.get(error.status_code, error.detail)
-    response = ApiError(error.status_code, message).response()
+    response = error_response(request.scope, ApiError(error.status_code, message))
     response.headers.update(error.headers or {})
     return response
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return internal_error().response()
+    return error_response(request.scope, internal_error())

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.engine.build import Stack
 from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.pins import EVERYBODY, Holder
 from looseleaf.engine.service import EngineService
 from looseleaf.server.answers import Answers
 from looseleaf.server.call import current
+from looseleaf.server.connections import Connections
 from looseleaf.server.errors import ApiError
 from looseleaf.server.gate import Gate
 from looseleaf.server.keys import ANYBODY, NO_KEYS, KeyRing
@@ -49,8 +51,10 @@ class ServerContext:
     responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
     gate: Gate = field(init=False)
+    connections: Connections = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "connections", Connections(self.limits))
         gate = Gate(
             self.service.clock,
             max_requests=self.limits.max_queued_requests,
@@ -95,10 +99,15 @@ class ServerContext:
 
     def cache_keys(self, extra_keys: ExtraKeys) -> ExtraKeys:
         """With whose call it is, where tenants do not share what is cached."""
+        name = self.pin_holder().name
+        return (("api_key", name), *extra_keys) if name else extra_keys
+
+    def pin_holder(self) -> Holder:
+        """Whose call it is, where tenants do not share what is cached."""
         tenant = current().tenant
         if not self.limits.isolate_cache or tenant is ANYBODY:
-            return extra_keys
-        return (("api_key", tenant.label), *extra_keys)
+            return EVERYBODY
+        return Holder(tenant.label, self.keys.share(tenant))
 
     def check_length(self, text: str, param: str) -> None:
         """Raises ApiError for a text so long that it need not be tokenized to be refused."""

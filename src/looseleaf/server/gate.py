@@ -59,6 +59,10 @@ class Gate:
         self._coming.pop(id(call), None)
         self._account(call.tenant).num_open -= 1
 
+    def stay(self, call: Call) -> None:
+        """It goes on after it has been answered: `leave` must follow once more."""
+        self._account(call.tenant).num_open += 1
+
     def admit(self, call: Call, prompts: list[list[int]]) -> None:
         """Its prompts are known, and about to be submitted. Raises ApiError 429."""
         self._coming.pop(id(call), None)

@@ -123,6 +123,11 @@ class Generation:
         """In the order of the choices."""
         return list(chain.from_iterable(group.samples for group in self.groups))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of it has been in a step."""
+        return any(group.request.first_scheduled_time is not None for group in self.groups)
+
     def unavailable(self) -> ApiError:
         """What a client is told of an EngineDeadError."""
         return unavailable(self._service)

@@ -81,6 +81,11 @@ class KeyRing:
     def __len__(self) -> int:
         return len(self._tenants)
 
+    def share(self, tenant: Tenant) -> float:
+        """Of what all have together, by weight."""
+        total = sum(one.limits.weight for one in self._tenants.values())
+        return tenant.limits.weight / total
+
     def tenant(self, key: bytes) -> Tenant | None:
         """Whose key it is. All are compared, each in constant time."""
         asked, found = _digest(key), None

@@ -6,6 +6,7 @@ import math
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from looseleaf.server.call import Call, begin, current
+from looseleaf.server.error_forms import error_response, path_of
 from looseleaf.server.errors import ApiError, shutting_down, too_slow, unauthorized
 from looseleaf.server.gate import Gate
 from looseleaf.server.keys import ANYBODY, KeyRing, Tenant
@@ -67,7 +68,7 @@ class KeyMiddleware:
             begin(Call(tenant, asyncio.get_running_loop().time()))
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await unauthorized().response()(scope, receive, send)
+            await error_response(scope, unauthorized())(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -96,7 +97,7 @@ class AdmissionMiddleware:
         if scope["type"] != "http" or path_of(scope) in ABOUT_ITSELF:
             await self._app(scope, receive, send)
         elif self._lifecycle.stopping:
-            response = shutting_down().response()
+            response = error_response(scope, shutting_down())
             response.headers["connection"] = "close"
             await response(scope, receive, send)
         else:
@@ -131,7 +132,7 @@ class GateMiddleware:
             length = _header(scope, b"content-length")
             self._gate.enter(call, int(length) if length.isdigit() else 0)
         except ApiError as error:
-            await error.response()(scope, receive, send)
+            await error_response(scope, error)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
@@ -155,12 +156,6 @@ class GateMiddleware:
             return message
 
         return receive_in_time
-
-
-def path_of(scope: Scope) -> str:
-    """The path as the routes have it, whatever a proxy put before it."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "")) or "/"
 
 
 def _header(scope: Scope, wanted: bytes) -> bytes:

@@ -49,13 +49,15 @@ _ERRORS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """`fields` is what the body holds and `answer` what a 200 does, as types: None is no body, and
-    `str` plain text. `stream` is the media type of a streamed answer, `error` the API's own form of
-    an error, and without `guarded` no API key is asked for."""
+    `str` plain text. `query` are the parameters after a question mark, as types. `stream` is the
+    media type of a streamed answer, `error` the API's own form of an error, and without `guarded`
+    no API key is asked for."""
 
     method: str
     path: str
     summary: str
     fields: Any = None
+    query: tuple[tuple[str, type], ...] = ()
     answer: Any = dict[str, Any]
     stream: str | None = None
     error: Any = ErrorBody
@@ -72,7 +74,7 @@ class Operation:
                 found.add(404)
         if _PARAMETER.search(self.path):
             found |= {400, 404, 405}
-        if self.stream is not None:
+        if self.stream is not None and self.fields is not None:
             found |= {429, 504}
         return sorted(found)
 
@@ -108,8 +110,10 @@ OPERATIONS = (
     Operation(
         method="GET",
         path="/v1/responses/{response_id}",
-        summary="A response that was stored",
+        summary="A response that was stored, or its events",
+        query=(("stream", bool), ("starting_after", int)),
         answer=ResponseAnswer,
+        stream=EVENTS,
     ),
     Operation(
         method="DELETE",
@@ -282,9 +286,7 @@ def document() -> dict[str, Any]:
 
 def _described(operation: Operation, schema_of: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """An OpenAPI Operation Object. Keys are asked for only where the server has some."""
-    # What is refused before it reaches its route is told in the one form that all APIs share.
-    forms = {repr(kind): None for kind in (operation.error, ErrorBody)}
-    error = {"schema": {"anyOf": [schema_of[form] for form in forms]}}
+    error = {"schema": schema_of[repr(operation.error)]}
     described: dict[str, Any] = {
         "summary": operation.summary,
         "security": [{}, {"bearer": []}, {"key": []}] if operation.guarded else [],
@@ -308,14 +310,13 @@ def _described(operation: Operation, schema_of: dict[str, dict[str, Any]]) -> di
     if operation.fields is not None:
         body = {_JSON: {"schema": schema_of[repr(operation.fields)]}}
         described["requestBody"] = {"required": True, "content": body}
-    if names := _PARAMETER.findall(operation.path):
-        described["parameters"] = [
-            {
-                "name": name,
-                "in": "path",
-                "required": True,
-                "schema": {"type": "string", "minLength": 1},
-            }
-            for name in names
-        ]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PARAMETER.findall(operation.path)
+    ] + [
+        {"name": name, "in": "query", "schema": msgspec.json.schema(kind)}
+        for name, kind in operation.query
+    ]
+    if parameters:
+        described["parameters"] = parameters
     return described

@@ -50,7 +50,10 @@ async def create_pin(context: ServerContext, request: Request) -> Response:
     fields, token_ids, extra_keys = await off_loop(work_of(body), _prepare, context, body)
     try:
         pin = await context.service.pin(
-            token_ids, ttl=fields.ttl, extra_keys=context.cache_keys(extra_keys)
+            token_ids,
+            ttl=fields.ttl,
+            extra_keys=context.cache_keys(extra_keys),
+            holder=context.pin_holder(),
         )
     except EngineDeadError:
         raise
@@ -61,8 +64,10 @@ async def create_pin(context: ServerContext, request: Request) -> Response:
 
 
 async def list_pins(context: ServerContext, request: Request) -> Response:
+    holder = context.pin_holder()
+
     def read(engine: Engine) -> list[Pin]:
-        return pins_of(engine).list(engine.clock())
+        return pins_of(engine).list(engine.clock(), holder)
 
     now = context.service.clock()
     pins = await context.service.call(read)
@@ -70,8 +75,8 @@ async def list_pins(context: ServerContext, request: Request) -> Response:
 
 
 async def delete_pin(context: ServerContext, request: Request) -> Response:
-    pin_id = request.path_params["pin_id"]
-    if not await context.service.call(lambda engine: pins_of(engine).remove(pin_id)):
+    pin_id, holder = request.path_params["pin_id"], context.pin_holder()
+    if not await context.service.call(lambda engine: pins_of(engine).remove(pin_id, holder)):
         raise ApiError(404, "there is no such pin (any more); GET /v1/cache/pins lists them")
     return json_response({"id": pin_id, "object": "cache.pin", "deleted": True})
 

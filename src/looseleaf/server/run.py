@@ -5,8 +5,10 @@ import errno
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -14,6 +16,7 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import Stack
 from looseleaf.engine.engine import Engine
 from looseleaf.server.app import create_app
+from looseleaf.server.connections import ClientProtocol
 from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
@@ -58,11 +61,20 @@ class Server(uvicorn.Server):
         await super().serve(sockets or [bind(self.config.host, self.config.port)])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
         if not self.started:
             return
-        names = [s.getsockname() for server in self.servers for s in server.sockets]
-        self.urls = [f"http://{_address(name[0], name[1])}" for name in names]
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        for listener in sockets or ():
+            server = await loop.create_server(
+                self._new_protocol,
+                sock=listener,
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=self._context.limits.header_timeout if tls else None,
+            )
+            self.servers.append(server)
+        self.urls = [self._url(s) for server in self.servers for s in server.sockets]
         logger.info(
             "serving %s at %s/v1; %s",
             ", ".join(self._context.model_names),
@@ -78,6 +90,22 @@ class Server(uvicorn.Server):
             gate.max_requests,
             gate.max_tokens,
         )
+
+    def _new_protocol(self) -> ClientProtocol:
+        return ClientProtocol(
+            self._context.connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+
+    def _url(self, listener: Any) -> str:
+        """That of a unix socket is as web servers write it that pass requests on to one."""
+        scheme = "http" if self.config.ssl is None else "https"
+        name = listener.getsockname()
+        if listener.family == socket.AF_UNIX:
+            return f"{scheme}://unix:{name}:"
+        return f"{scheme}://{_address(name[0], name[1])}"
 
     async def on_tick(self, counter: int) -> bool:
         failed = self._context.service.failure is not None
@@ -178,12 +206,13 @@ def make_server(
     shutdown_seconds: float = DEFAULT_SHUTDOWN_SECONDS,
     root_path: str = "",
     exit_on_engine_failure: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> Server:
     """A server that is not running yet; `Server.run` blocks until `should_exit` is set.
 
-    `host` and `port` are where, unless `run` is given sockets. With `access_log` each request is
-    logged in one line. After a signal, requests have `shutdown_seconds` to end. `root_path` is what
-    a proxy puts before all paths.
+    `host` and `port` are where, unless `run` is given sockets; with `tls`, by https alone. With
+    `access_log` each request is logged in one line. After a signal, requests have
+    `shutdown_seconds` to end. `root_path` is what a proxy puts before all paths.
     """
     config = uvicorn.Config(
         create_app(context, access_log=access_log),
@@ -195,10 +224,13 @@ def make_server(
         log_level="error" if log_level == "error" else "warning",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=context.limits.keep_alive,
         timeout_graceful_shutdown=CLOSING_SECONDS,
         root_path=root_path,
         log_config=None,
     )
+    config.load()
+    config.ssl = tls
     return Server(config, context, shutdown_seconds, exit_on_engine_failure=exit_on_engine_failure)
 
 
@@ -222,6 +254,7 @@ def run_server(
     exit_on_engine_failure: bool = True,
     watchers: Sequence[Callable[[Engine], None]] = (),
     tracing: Tracing | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
@@ -250,6 +283,7 @@ def run_server(
         shutdown_seconds=shutdown_seconds,
         root_path=root_path,
         exit_on_engine_failure=exit_on_engine_failure,
+        tls=tls,
     ).run(sockets=list(sockets) if sockets else None)
     if exit_on_engine_failure and context.service.failure is not None:
         raise LooseleafError(f"the engine has failed: {context.service.failure!r}")

@@ -123,11 +123,12 @@ async def events(
 
 
 class EventStream(Response):
-    """Sends frames until there are no more or the client has gone, then closes the generation."""
+    """Sends frames until there are no more or the client has gone, then closes the generation, if
+    there is one that is to end with it."""
 
     def __init__(
         self,
-        generation: Generation,
+        generation: Generation | None,
         frames: AsyncGenerator[bytes, None],
         content_type: str = SSE,
     ) -> None:
@@ -143,7 +144,8 @@ class EventStream(Response):
         except (ClientGoneError, OSError):
             pass  # nobody is left to tell
         finally:
-            self._generation.close()
+            if self._generation is not None:
+                self._generation.close()
             await self._frames.aclose()
 
     async def _send(self, send: Send) -> None:

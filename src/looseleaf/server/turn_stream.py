@@ -50,7 +50,7 @@ async def answer_turn(
 ) -> Response:
     """The answer as asked for. Closes `generation`, at once if the client goes away."""
     if stream:
-        return EventStream(generation, _frames(generation, turn, writer), writer.content_type)
+        return EventStream(generation, frames(generation, turn, writer), writer.content_type)
     try:
         await until_disconnect(request.receive, generation.run())
     finally:
@@ -71,9 +71,10 @@ async def answer_turn(
     return json_response(writer.whole())
 
 
-async def _frames(
+async def frames(
     generation: Generation, turn: Turn, writer: TurnWriter
 ) -> AsyncGenerator[bytes, None]:
+    """The whole stream; what goes wrong is in its last frames."""
     replies, parts = Replies(turn), Parts()
     try:
         for frame in writer.opening():

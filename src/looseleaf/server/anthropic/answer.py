@@ -23,24 +23,25 @@ from looseleaf.server.stream import SSE
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
 def error_body(error: ApiError) -> ErrorAnswer:
-    kind = _ERROR_TYPES.get(error.status, "api_error")
+    other = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _ERROR_TYPES.get(error.status, other)
     return ErrorAnswer(error=ErrorDetail(type=kind, message=error.body().error.message))
 
 
 def error_response(error: ApiError) -> Response:
     body = msgspec.json.encode(error_body(error))
-    return Response(body, error.status, media_type="application/json")
+    return Response(body, error.status, headers=error.headers, media_type="application/json")
 
 
 class MessageWriter:

@@ -21,7 +21,7 @@ NDJSON = "application/x-ndjson"
 
 def error_response(error: ApiError) -> Response:
     body = msgspec.json.encode(ErrorAnswer(error=error.body().error.message))
-    return Response(body, error.status, media_type="application/json")
+    return Response(body, error.status, headers=error.headers, media_type="application/json")
 
 
 def line(body: Any) -> bytes:

@@ -62,9 +62,10 @@ class ResponseWriter:
 
     def opening(self) -> Iterator[bytes]:
         yield self._event("response.created", response=self.answer)
-        yield self._event("response.in_progress", response=self.answer)
+        yield self._event(f"response.{self.answer.status}", response=self.answer)
 
     def news(self, news: News, delta: Delta) -> Iterator[bytes]:
+        yield from self._begun()
         change, part, text = news
         if change is Change.OPENED:
             self._items.append(_item(part, f"{_ITEM_PREFIXES[part.kind]}_{uuid.uuid4().hex}"))
@@ -75,6 +76,7 @@ class ResponseWriter:
             yield from self._closed(part)
 
     def closing(self, finish_reason: str | None, delta: Delta) -> Iterator[bytes]:
+        yield from self._begun()
         answer = self.answer
         answer.output = self._items
         answer.usage = self._usage()
@@ -97,6 +99,11 @@ class ResponseWriter:
         answer.error = ResponseError(code="server_error", message=error.body().error.message)
         self._keep(answer, [])
         yield self._event("response.failed", response=answer)
+
+    def _begun(self) -> Iterator[bytes]:
+        if self.answer.status == "queued":
+            self.answer.status = "in_progress"
+            yield self._event("response.in_progress", response=self.answer)
 
     def whole(self) -> ResponseAnswer:
         return self.answer
@@ -195,7 +202,8 @@ def _empty_answer(fields: ResponsesRequest) -> ResponseAnswer:
     return ResponseAnswer(
         id=f"resp_{uuid.uuid4().hex}",
         created_at=int(time.time()),
-        status="in_progress",
+        status="queued" if fields.background else "in_progress",
+        background=fields.background,
         model=fields.model,
         output=[],
         instructions=fields.instructions,

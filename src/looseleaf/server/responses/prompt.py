@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from looseleaf.server.errors import ApiError, invalid
+from looseleaf.server.errors import invalid
 from looseleaf.server.protocol import ChatRequest, JsonSchema, ResponseFormat
 from looseleaf.server.responses.protocol import ResponsesRequest, TextOptions
 
@@ -11,11 +11,10 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 def check_supported(fields: ResponsesRequest) -> None:
-    if fields.background:
-        raise ApiError(
-            400,
-            "background is not supported: leave it out and use stream, which can be cancelled",
-            param="background",
+    if fields.background and not fields.store:
+        raise invalid(
+            "background needs store: true, because the response must be asked for later",
+            "background",
         )
     for name in ("conversation", "prompt"):
         if getattr(fields, name) is not None:

@@ -1,0 +1,86 @@
+"""TLS for the server's own socket: a context that is known to work before a model is loaded."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from looseleaf.core.errors import LooseleafError
+
+CLIENT_CERTIFICATES = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+"""Whether clients are asked for a certificate, and refused without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """PEM files. The certificate's may have the chain up to its authority, and the key, which is
+    otherwise in `keyfile`; the password of an encrypted key is the first line of its file. With
+    `cert_reqs`, clients' certificates must be of the authorities in `ca_certs`."""
+
+    certfile: Path
+    keyfile: Path | None = None
+    keyfile_password_file: Path | None = None
+    ca_certs: Path | None = None
+    cert_reqs: ssl.VerifyMode = ssl.CERT_NONE
+
+    def context(self) -> ssl.SSLContext:
+        """For TLS 1.2 and later. Raises LooseleafError for files that cannot be used together."""
+        if (self.ca_certs is None) != (self.cert_reqs is ssl.CERT_NONE):
+            raise LooseleafError(
+                "clients' certificates are checked with --ssl-ca-certs and --ssl-cert-reqs "
+                "optional or required: give both or neither"
+            )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        self._load_certificate(context)
+        if self.ca_certs is not None:
+            _read(self.ca_certs, "the certificates of authorities")
+            try:
+                context.load_verify_locations(self.ca_certs)
+            except ssl.SSLError:
+                raise LooseleafError(
+                    f"{self.ca_certs} has no certificates of authorities in PEM form"
+                ) from None
+            context.verify_mode = self.cert_reqs
+        return context
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        _read(self.certfile, "the TLS certificate")
+        keyfile = self.certfile if self.keyfile is None else self.keyfile
+        _read(keyfile, "the private key")
+        try:
+            context.load_cert_chain(self.certfile, keyfile, self._password)
+        except ssl.SSLError as error:
+            raise LooseleafError(self._reason(error, keyfile)) from None
+
+    def _password(self) -> bytes:
+        """Called for an encrypted key, for which OpenSSL would otherwise ask the terminal."""
+        file = self.keyfile_password_file
+        if file is None:
+            raise LooseleafError(
+                "the private key is encrypted: put its password into a file, and give that with "
+                "--ssl-keyfile-password-file"
+            )
+        return _read(file, "the password of the private key").partition(b"\n")[0].rstrip(b"\r")
+
+    def _reason(self, error: ssl.SSLError, keyfile: Path) -> str:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return f"the private key in {keyfile} is not that of the certificate in {self.certfile}"
+        if self.keyfile_password_file is not None and b"ENCRYPTED" in _read(keyfile, "the key"):
+            return f"the password in {self.keyfile_password_file} does not open {keyfile}"
+        return (
+            f"{self.certfile} and {keyfile} are not a certificate and its private key in PEM form "
+            f"({error.reason or 'no certificate found'})"
+        )
+
+
+def _read(file: Path, what: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise LooseleafError(f"cannot read {what} in {file}: {reason}") from None
