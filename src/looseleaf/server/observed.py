@@ -8,8 +8,9 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from looseleaf.server.call import current
+from looseleaf.server.error_forms import path_of
 from looseleaf.server.metrics import Metrics
-from looseleaf.server.middleware import ABOUT_ITSELF, path_of, request_id_of
+from looseleaf.server.middleware import ABOUT_ITSELF, request_id_of
 
 logger = logging.getLogger(__name__)
 
