@@ -61,6 +61,13 @@ def test_a_machine_that_is_known_is_found() -> None:
         assert model.seconds_of(summary) == pytest.approx(truth(summary), rel=0.01), parts
     for one in model.measured["residuals"].values():
         assert one["median"] < 0.01
+    assert not model.is_noisy
+
+
+def test_a_machine_with_other_things_to_do_is_noticed() -> None:
+    noise = random.Random(0)
+    busy = [step._replace(seconds=step.seconds * noise.uniform(1, 3)) for step in steps_of()]
+    assert calibrate(busy, "a machine").is_noisy
 
 
 def test_noise_and_interrupted_steps_do_not_mislead() -> None:

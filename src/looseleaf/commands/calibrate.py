@@ -64,7 +64,14 @@ def run(options: argparse.Namespace) -> None:
     if output is not None:
         model.save(output)
     if options.json:
-        print_json({"name": model.name, **model.measured, "output": output and str(output)})
+        print_json(
+            {
+                "name": model.name,
+                **model.measured,
+                "noisy": model.is_noisy,
+                "output": output and str(output),
+            }
+        )
         return
     print(model.name)
     print(f"{len(steps)} steps; errors where a load was left out of the fit:")
@@ -73,5 +80,7 @@ def run(options: argparse.Namespace) -> None:
             f"  {kind:8} {one['num_steps']:5} steps  median {one['median']:6.1%}  "
             f"95% within {one['p95']:6.1%}  all together {one['total']:+6.1%}"
         )
+    if model.is_noisy:
+        print("warning: other programs were running: measure again when nothing else does")
     if output is None:
         print("Keep it with --output FILE.")

@@ -18,6 +18,9 @@ from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
 KNOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 """Between two of them, one more token takes so much more; beyond the last it goes on."""
 
+NOISY = 0.1
+"""With a larger error in the middle, something else ran on the machine meanwhile."""
+
 _FORMAT = "looseleaf-calibration-1"
 
 
@@ -70,6 +73,11 @@ class CalibratedModel:
             f"{kind} steps {one['median']:.1%} in the middle, {one['p95']:.1%} in 19 of 20"
             for kind, one in errors.items()
         )
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it was measured on a machine that had other things to do."""
+        return any(one["median"] > NOISY for one in (self.measured.get("residuals") or {}).values())
 
     def seconds(self, parts: Sequence[StepPart]) -> float:
         """Of one step over these sequences; 0 for none."""
