@@ -29,7 +29,7 @@ def test_the_planner_takes_the_native_engines_steps(smollm2_path: Path, tmp_path
         "admission_headroom": 0,
         "scheduling_policy": "priority",
     }
-    recorded = asyncio.run(record(path, 240, settings))
+    recorded = asyncio.run(record(path, 340, settings))
     result = assert_same(path, recorded)
     assert len(recorded.steps) >= STEPS
     counters = recorded.counters
