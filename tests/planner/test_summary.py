@@ -54,6 +54,8 @@ def test_two_requests_that_share_a_prompt() -> None:
     assert s.kv_used_peak == 3 / 40
     assert s.kv_waste is not None
     assert 0 < s.kv_waste < 0.2
+    assert s.kv_filled is not None
+    assert 0.8 < s.kv_filled < 1 - s.kv_waste
     assert s.output_tokens_per_second == pytest.approx(8 / s.duration)
 
 

@@ -45,8 +45,9 @@ class Summary:
     `duration` is from the first arrival to the last token, `busy` what steps took of it. `ttft` is
     from a request's arrival to its first token, `queue` to its first step, `e2e` to its end;
     `tpot` is the mean time between two tokens of one answer, of those that have two. Means of
-    `running`, `waiting` and `kv_used` are over the time that steps took. `recomputed_tokens` are
-    those that preempted requests had to compute again.
+    `running`, `waiting` and `kv_used` are over the time that steps took. Of the slots taken,
+    `kv_filled` hold a token, and `kv_waste` never will: means of what was looked at now and then.
+    `recomputed_tokens` are those that preempted requests had to compute again.
     """
 
     requests: int
@@ -72,6 +73,7 @@ class Summary:
     block_size: int
     kv_used_mean: float
     kv_used_peak: float
+    kv_filled: float | None
     kv_waste: float | None
     prefix_caching: bool
     prefix_queries: int
@@ -102,7 +104,7 @@ def summarize(
     prompt = sum(o.num_prompt_tokens for o in ended)
     output = sum(o.num_output_tokens for o in ended)
     used = [num_blocks - available for available in steps.available]
-    wastes = [sample.waste for sample in result.usage if sample.allocated]
+    samples = [sample for sample in result.usage if sample.allocated]
 
     def rate(number: float) -> float:
         return number / duration if duration else 0.0
@@ -135,7 +137,8 @@ def summarize(
         block_size=block_size,
         kv_used_mean=mean(used) / num_blocks,
         kv_used_peak=max(used, default=0) / num_blocks,
-        kv_waste=sum(wastes) / len(wastes) if wastes else None,
+        kv_filled=sum(s.physical for s in samples) / len(samples) if samples else None,
+        kv_waste=sum(s.waste for s in samples) / len(samples) if samples else None,
         prefix_caching=prefix_caching,
         prefix_queries=counters.prefix_queries,
         prefix_hits=counters.prefix_hits,
@@ -181,7 +184,9 @@ def as_text(summary: Summary) -> str:
     ):
         if found is not None:
             lines.append(f"{title:22}" + "".join(f"{_seconds(value):>9}" for value in found))
-    waste = "" if s.kv_waste is None else f"; {_share(s.kv_waste)} of what is taken is wasted"
+    waste = ""
+    if s.kv_filled is not None and s.kv_waste is not None:
+        waste = f"; {_share(s.kv_filled)} of that filled, {_share(s.kv_waste)} never to be"
     lines += [
         "",
         f"running   {s.running_mean:.1f} on average, at most {s.running_peak}",
