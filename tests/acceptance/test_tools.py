@@ -106,6 +106,23 @@ def test_a_required_call(client: OpenAI, stream: bool) -> None:
     check(name, arguments)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_of_its_own_accord(client: OpenAI, stream: bool) -> None:
+    """Small as it is, the model does again what it finds that it did before."""
+    earlier: list[Any] = []
+    for city in ("Oslo", "Lima"):
+        function = {"name": "get_weather", "arguments": json.dumps({"city": city, "days": 2})}
+        call = {"id": f"call_{city}", "type": "function", "function": function}
+        earlier += [
+            {"role": "user", "content": f"How is the weather in {city} over the next two days?"},
+            {"role": "assistant", "tool_calls": [call]},
+        ]
+    more = {"tool_choice": "auto", "messages": [*earlier, QUESTION]}
+    ((name, arguments),), reason = calls_of(client, stream, **more)
+    assert (name, reason) == ("get_weather", "tool_calls")
+    check(name, arguments)
+
+
 def test_a_conversation_with_a_result(client: OpenAI) -> None:
     fields: dict[str, Any] = {"model": MODEL, "tools": TOOLS, "temperature": 0, "max_tokens": 30}
     first = client.chat.completions.create(**fields, messages=[QUESTION], tool_choice=NAMED)
