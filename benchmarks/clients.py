@@ -3,7 +3,7 @@
     python benchmarks/clients.py --install llama_index [guidellm]
     python benchmarks/clients.py guidellm [vllm] [--url URL] [--requests N] [--streams N] [--json]
 
-`--install` puts a client at a pinned version into build/clients: llama_index (210 MB) wants another
+`--install` puts a client at a pinned version into build/clients: llama_index (290 MB) wants another
 `openai` than the newest, guidellm (1.2 GB) PyTorch. `vllm` is `vllm bench serve` of the peer that
 `peers.py --install vllm` fetches. The tools make their prompts themselves and count tokens with the
 model's own tokenizer. Without `--url`, SmolLM2-135M is served for them.

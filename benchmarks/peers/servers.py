@@ -23,6 +23,8 @@ from peers.vllm_settings import settings
 
 POLL_S = 0.005
 CONTEXT = 2048
+AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
+"""Byte code is kept from one start to the next, whatever is usual where this runs."""
 BODY = {
     "model": "m",
     "prompt": "Once upon a time",
@@ -85,7 +87,7 @@ def first_token_s(command: Callable[[int], Command], timeout_s: float) -> float:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **asked.environment},
+            env={**os.environ, **AS_INSTALLED, **asked.environment},
         ) as process:
             while time.perf_counter() < start + timeout_s:
                 if process.poll() is not None:

@@ -108,24 +108,19 @@ def test_a_required_call(client: OpenAI, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_of_its_own_accord(client: OpenAI, stream: bool) -> None:
-    """Small as it is, it does again what it finds that it did before."""
+    """Small as it is, the model does again what it finds that it did before."""
     earlier: list[Any] = []
-    for number, city in enumerate(("Oslo", "Lima")):
-        arguments = json.dumps({"city": city, "days": 2})
-        call = {"name": "get_weather", "arguments": arguments}
-        calls = [{"id": f"call_{number}", "type": "function", "function": call}]
+    for city in ("Oslo", "Lima"):
+        function = {"name": "get_weather", "arguments": json.dumps({"city": city, "days": 2})}
+        call = {"id": f"call_{city}", "type": "function", "function": function}
         earlier += [
             {"role": "user", "content": f"How is the weather in {city} over the next two days?"},
-            {"role": "assistant", "tool_calls": calls},
-            {"role": "tool", "tool_call_id": f"call_{number}", "content": "Sunny."},
-            {"role": "assistant", "content": "It is sunny."},
+            {"role": "assistant", "tool_calls": [call]},
         ]
     more = {"tool_choice": "auto", "messages": [*earlier, QUESTION]}
-    calls_made, reason = calls_of(client, stream, **more)
-    assert reason == "tool_calls"
-    ((name, given),) = calls_made
-    assert name == "get_weather"
-    check(name, given)
+    ((name, arguments),), reason = calls_of(client, stream, **more)
+    assert (name, reason) == ("get_weather", "tool_calls")
+    check(name, arguments)
 
 
 def test_a_conversation_with_a_result(client: OpenAI) -> None:
