@@ -47,7 +47,8 @@ MAY_IMPORT = {
     },
     "demo": {"core", "engine", "sampling"},
     "verify": {"core", "engine", "sampling"},
-    "server": {"", "core", "engine", "sampling", "text", "tiers"},
+    "studio": {"core", "engine", "executors", "sampling"},
+    "server": {"", "core", "engine", "sampling", "studio", "text", "tiers"},
     "commands": {
         "",
         "bench",
@@ -58,6 +59,7 @@ MAY_IMPORT = {
         "models",
         "sampling",
         "server",
+        "studio",
         "text",
         "tiers",
         "verify",
