@@ -22,6 +22,7 @@ COMMANDS = {
     "generate": "continue one prompt",
     "tokenize": "show the tokens of a text",
     "pull": "download a model and print where it is",
+    "studio": "show KV memory in a browser: a recording, or made-up chats",
     "demo": "see block sharing, memory waste, and a real model using both",
     "bench": "measure speed and memory on fixed workloads, and the kernels alone",
     "perplexity": "say how well a model predicts a text, on one executor or two",

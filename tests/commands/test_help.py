@@ -29,6 +29,7 @@ FLAGS = {
     "serve": (
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
         *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
+        *("--studio", "--no-studio", "--studio-show-text", "--studio-record"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--timings"),
         *ENGINE_FLAGS,
     ),
@@ -42,6 +43,7 @@ FLAGS = {
     "tokenize": ("--model", "--no-parse-special", "--no-add-special", "--messages", "--json"),
     "pull": ("--list", "--json"),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
+    "studio": ("--host", "--port", "--num-blocks", "--max-num-seqs", "--rate", "--seed"),
     "bench": (),
     "perplexity": (
         *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),

@@ -30,6 +30,7 @@ from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
+from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -232,6 +233,7 @@ def start_server() -> Iterator[StartServer]:
         cors: Cors | None = None,
         policy: str = "fcfs",
         sockets: list[socket.socket] | None = None,
+        studio: StudioSettings = DEFAULT_STUDIO,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -261,6 +263,7 @@ def start_server() -> Iterator[StartServer]:
             keys,
             limits,
             cors,
+            studio,
         )
         server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log)
         result = RunningServer(context, executor, server, sockets=sockets)

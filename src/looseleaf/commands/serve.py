@@ -15,6 +15,7 @@ from looseleaf.commands.options import (
     from_utf8,
     memory_size,
     parse_json,
+    port_number,
 )
 from looseleaf.commands.vllm_options import add_vllm_options, log_ignored
 from looseleaf.core.errors import LooseleafError
@@ -38,6 +39,7 @@ from looseleaf.server.run import (
     bind,
     run_server,
 )
+from looseleaf.studio.settings import StudioSettings
 from looseleaf.text.dialects import DIALECTS
 from looseleaf.text.reasoning import REASONING_PARSERS
 
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     http = parser.add_argument_group("server")
     http.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
-    http.add_argument("--port", type=_port, default=DEFAULT_PORT, help="0 picks a free one")
+    http.add_argument("--port", type=port_number, default=DEFAULT_PORT, help="0 picks a free one")
     http.add_argument(
         "--served-model-name",
         nargs="+",
@@ -173,8 +175,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long a client may take to send a request",
     )
+    _add_studio(parser)
     add_engine(parser)
     add_vllm_options(parser)
+
+
+def _add_studio(parser: argparse.ArgumentParser) -> None:
+    studio = parser.add_argument_group("studio")
+    studio.add_argument(
+        "--studio",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="show the KV memory as it is on /studio",
+    )
+    studio.add_argument(
+        "--studio-show-text",
+        action="store_true",
+        help="let whoever may see the studio read what requests say",
+    )
+    studio.add_argument(
+        "--studio-record",
+        type=Path,
+        metavar="FILE",
+        help="write what the studio would show to a file, for `looseleaf studio FILE`; compressed "
+        "if its name ends in .gz",
+    )
 
 
 def _add_replies(parser: argparse.ArgumentParser) -> None:
@@ -210,6 +235,7 @@ def run(options: argparse.Namespace) -> None:
     given = options.model_option if options.model is None else options.model
     options.model = DEFAULTS.model if given is None else given
     keys, limits, cors = _keys(options), _limits(options), _cors(options)
+    studio = _studio(options)
     log_ignored(getattr(options, "ignored", ()))
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -239,7 +265,16 @@ def run(options: argparse.Namespace) -> None:
             cors=cors,
             root_path=options.root_path,
             exit_on_engine_failure=options.exit_on_engine_failure,
+            studio=studio,
         )
+
+
+def _studio(options: argparse.Namespace) -> StudioSettings:
+    if options.studio_record is not None and not options.studio:
+        raise LooseleafError("--studio-record needs the studio: leave out --no-studio")
+    return StudioSettings(
+        enabled=options.studio, show_text=options.studio_show_text, record=options.studio_record
+    )
 
 
 def _limits(options: argparse.Namespace) -> Limits:
@@ -281,9 +316,3 @@ def _pin(llm: LLM, prefixes: Sequence[tuple[Path, str]]) -> None:
         else:
             pin = llm.pin(text)
         logger.info("pinned %s: %d tokens, %d blocks", path, pin.num_tokens, len(pin.block_ids))
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: ports go from 0 to 65535")
-    return int(text)

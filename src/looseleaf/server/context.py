@@ -18,6 +18,7 @@ from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.metrics import Metrics
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.responses.store import ResponseStore
+from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -42,6 +43,7 @@ class ServerContext:
     keys: KeyRing = NO_KEYS
     limits: Limits = DEFAULT_LIMITS
     cors: Cors | None = None
+    studio: StudioSettings = DEFAULT_STUDIO
     answers: Answers = field(default_factory=Answers)
     responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -67,6 +69,7 @@ class ServerContext:
         keys: KeyRing = NO_KEYS,
         limits: Limits = DEFAULT_LIMITS,
         cors: Cors | None = None,
+        studio: StudioSettings = DEFAULT_STUDIO,
     ) -> "ServerContext":
         """Without `model_names` the model is served under its own."""
         names = tuple(model_names) or (stack.model_config.name,)
@@ -85,6 +88,7 @@ class ServerContext:
             keys,
             limits,
             cors,
+            studio,
         )
 
     def cache_keys(self, extra_keys: ExtraKeys) -> ExtraKeys:

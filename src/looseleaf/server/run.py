@@ -17,6 +17,7 @@ from looseleaf.server.context import DEFAULT_MAX_BODY_BYTES, ServerContext
 from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
+from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +69,13 @@ class Server(uvicorn.Server):
         )
         keys, gate = len(self._context.keys), self._context.gate
         logger.info(
-            "%s; at most %d requests wait, with %s prompt tokens; /metrics, /openapi.json",
+            "%s; at most %d requests wait, with %s prompt tokens; /metrics, /openapi.json%s",
             f"API keys: {keys}"
             if keys
             else "no API keys: whoever reaches this address is answered",
             gate.max_requests,
             gate.max_tokens,
+            ", /studio" if self._context.studio.enabled else "",
         )
 
     async def on_tick(self, counter: int) -> bool:
@@ -216,6 +218,7 @@ def run_server(
     cors: Cors | None = None,
     root_path: str = "",
     exit_on_engine_failure: bool = True,
+    studio: StudioSettings = DEFAULT_STUDIO,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
@@ -231,6 +234,7 @@ def run_server(
         keys=keys,
         limits=limits,
         cors=cors,
+        studio=studio,
     )
     make_server(
         context,

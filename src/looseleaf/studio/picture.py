@@ -52,7 +52,7 @@ class Picture:
             self._update(news)
 
     def _update(self, news: Request) -> None:
-        known = self.requests.setdefault(news.number, news)
+        known = self.requests.setdefault(news.number, Request(number=news.number))
         for name, value in news.told():
             setattr(known, name, value)
         if known.status == "finished":
