@@ -17,6 +17,7 @@ from looseleaf.core.config import CacheConfig, SchedulerConfig
 from looseleaf.core.hashing import BlockHasher
 from looseleaf.core.request import Request, RequestId
 from looseleaf.core.scheduler import Scheduler
+from looseleaf.core.step import Step, StepResult
 from looseleaf.engine.engine import Engine
 from looseleaf.executors.scripted import ScriptedExecutor
 from looseleaf.sampling.params import SamplingParams
@@ -25,8 +26,8 @@ T = TypeVar("T")
 
 VOCAB_SIZE = 1 << 15
 
-STEP_SECONDS = 0.02
-TOKEN_SECONDS = 0.0004
+STEP_SECONDS = 0.04
+TOKEN_SECONDS = 0.0006
 """A step takes the first, and the second for each token."""
 
 MAX_TURNS = 5
@@ -41,15 +42,26 @@ class Traffic:
     block_size: int = 16
     max_num_seqs: int = 48
     max_num_batched_tokens: int = 256
-    chats_per_second: float = 3.0
+    chats_per_second: float = 2.5
     num_systems: int = 4
     system_tokens: int = 160
     question_tokens: int = 60
-    answer_tokens: int = 120
+    answer_tokens: int = 320
     max_waiting: int = 24
     abort_share: float = 0.08
     samples_share: float = 0.15
     """Of the chats that ask for four samples."""
+
+
+class _Paced(ScriptedExecutor):
+    """Says that a step took as long as a model would; `seconds` is how long the last one did."""
+
+    seconds = 0.0
+
+    def execute(self, step: Step) -> StepResult:
+        result = super().execute(step)
+        self.seconds = STEP_SECONDS + TOKEN_SECONDS * step.num_tokens
+        return result._replace(durations=(("forward", self.seconds),))
 
 
 class Showcase:
@@ -67,9 +79,14 @@ class Showcase:
         config = SchedulerConfig(
             max_model_len, traffic.max_num_seqs, traffic.max_num_batched_tokens
         )
-        executor = ScriptedExecutor(
-            traffic.num_blocks, traffic.block_size, vocab_size=VOCAB_SIZE, eos_token_id=0
+        executor = _Paced(
+            traffic.num_blocks,
+            traffic.block_size,
+            vocab_size=VOCAB_SIZE,
+            eos_token_id=0,
+            mean_output_tokens=traffic.answer_tokens,
         )
+        self._executor = executor
         self.engine = Engine(Scheduler(config, tables), executor)
         self._systems = [
             self._tokens(self._random.randint(traffic.system_tokens // 3, traffic.system_tokens))
@@ -91,12 +108,10 @@ class Showcase:
             if not self.engine.has_work:
                 await asyncio.sleep(0.01)
                 continue
-            num_before = self.engine.scheduler.counters.computed_tokens
             start = self.engine.clock()
             self.step()
-            num_tokens = self.engine.scheduler.counters.computed_tokens - num_before
-            due = STEP_SECONDS + TOKEN_SECONDS * num_tokens
-            await asyncio.sleep(max(0.0, start + due - self.engine.clock()))
+            due = start + self._executor.seconds
+            await asyncio.sleep(max(0.0, due - self.engine.clock()))
 
     def arrive(self) -> None:
         """Whoever is to have come by now."""
