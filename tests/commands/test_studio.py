@@ -88,7 +88,7 @@ def test_what_cannot_be_shown_is_refused(call: Any, tmp_path: Path) -> None:
 def test_made_up_chats_keep_the_books() -> None:
     """More of them than there is room for: the invariants hold, and everything happens that there
     is to see."""
-    showcase = Showcase(Traffic(num_blocks=160, max_num_seqs=12), seed=2)
+    showcase = Showcase(Traffic(num_blocks=96, max_num_seqs=16), seed=2)
     scheduler = showcase.engine.scheduler
     for i in range(600):
         if i % 5 == 0 and len(scheduler.waiting) < 24:

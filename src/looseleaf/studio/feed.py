@@ -34,6 +34,9 @@ _FIELDS = (
 """Of a request, under the names that they have in the core."""
 
 
+_NEW = object()
+
+
 class News(NamedTuple):
     """A delta, if anything became different; and a snapshot that holds it already, if asked for.
 
@@ -286,7 +289,8 @@ class Feed:
         if known.request is not None:
             before = known.sent.get("num_tokens", known.request.num_prompt_tokens)
             self._output_tokens += known.request.num_tokens - before
-        news = {name: v for name, v in values.items() if known.sent.get(name, known) != v}
+        sent = known.sent
+        news = {name: v for name, v in values.items() if sent.get(name, _NEW) != v}
         if not news:
             return None
         if not known.announced:
