@@ -34,6 +34,9 @@ _FIELDS = (
 """Of a request, under the names that they have in the core."""
 
 
+_PROGRESS = ("num_tokens", "num_computed_tokens", "num_cached_tokens", "first_token_time")
+"""Of these, what becomes different as a request runs."""
+
 _NEW = object()
 
 
@@ -180,11 +183,12 @@ class Feed:
         if self._pinned != self._allocator.pinned:
             window.blocks.update(self._pinned, self._allocator.pinned)
             self._pinned = self._allocator.pinned.copy()
-        for request in self._engine.scheduler.running:
-            known = self._of(request.request_id, window)
-            window.requests[known.number] = known
         window.requests.update(self._swapped)
         requests = [self._news(k, window) for k in list(window.requests.values())]
+        for request in self._engine.scheduler.running:
+            known = self._of(request.request_id, window)
+            if known.number not in window.requests:
+                requests.append(self._progress(known, request))
         counters, tiers = self._count(), self._tiers
         if now - self._tier_time >= TIER_SECONDS:
             self._tier_time, tiers = now, self._look_at_tiers()
@@ -279,6 +283,20 @@ class Feed:
         self._num_requests += 1
         known = self._known[request_id] = _Known(self._num_requests, request_id, request)
         return known
+
+    def _progress(self, known: _Known, request: Request) -> frames.Request | None:
+        """The same as `_news`, of one that no event was about: it has run on."""
+        sent = known.sent
+        news = {}
+        for name in _PROGRESS:
+            value = getattr(request, name)
+            if value != sent[name]:
+                news[name] = value
+        if not news:
+            return None
+        self._output_tokens += request.num_tokens - sent["num_tokens"]
+        sent.update(news)
+        return frames.Request(number=known.number, **news)
 
     def _news(self, known: _Known, window: _Window) -> frames.Request | None:
         """What viewers do not know of a request yet."""

@@ -72,6 +72,15 @@ def step_runs(
 def _run(
     steps: list[tuple[Step, float, float]], number_of: Callable[[RequestId], int | None]
 ) -> StepRun:
+    if len(steps) == 1:
+        step, start, end = steps[0]
+        known = [(number_of(sequence.request_id), sequence) for sequence in step.sequences]
+        parts = tuple(
+            Part(number, len(sequence.token_ids), sequence.num_drafts, len(sequence.samples))
+            for number, sequence in known
+            if number is not None
+        )
+        return StepRun(step.step_id, 1, start, end, parts)
     sums: dict[int, tuple[int, int, int]] = {}
     for step, _, _ in steps:
         for sequence in step.sequences:
