@@ -16,6 +16,7 @@ from tiny_gguf import EXECUTOR
 from looseleaf.engine.build import Stack
 from looseleaf.server.limits import Cors, Limits
 from looseleaf.server.replies import ReplySettings
+from looseleaf.studio.settings import StudioSettings
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -64,6 +65,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "replies": ReplySettings(),
         "root_path": "",
         "exit_on_engine_failure": True,
+        "studio": StudioSettings(enabled=True, show_text=False, record=None),
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -88,6 +90,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--allowed-origins", "https://a.example", "https://b.example"),
         *("--allowed-methods", "GET", "--allow-credentials"),
         *("--root-path", "/llm", "--no-exit-on-engine-failure"),
+        *("--studio-show-text", "--studio-record", "run.ndjson"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
@@ -113,6 +116,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "replies": ReplySettings(False, "mistral", "qwen3", True),
         "root_path": "/llm",
         "exit_on_engine_failure": False,
+        "studio": StudioSettings(show_text=True, record=Path("run.ndjson")),
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)
