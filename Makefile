@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLIENT := build/clients/llama_index/requirements.txt
 
-.PHONY: demo serve test lint format bench sanitize clean
+.PHONY: demo serve test lint format bench web web-test sanitize clean
 
 demo: $(STAMP)
 	$(BIN)/looseleaf demo
@@ -28,6 +28,22 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/core.py
+
+# The studio's page, into the package; needs Node.js 20.19 or later. Without it everything else works.
+PAGE := src/looseleaf/studio/static/index.html
+WEB := $(wildcard web/src/* web/src/*/*) web/index.html web/vite.config.ts
+
+web: $(PAGE)
+
+$(PAGE): web/node_modules/.package-lock.json $(WEB)
+	cd web && npm run build
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	cd web && npm ci --no-audit --no-fund
+	touch $@
+
+web-test: web/node_modules/.package-lock.json
+	cd web && npm run check && npm test
 
 # Tests of the compiled part with sanitizers in it, which end the run at whatever they find. That
 # build has an environment of its own, which borrows the other one's dependencies but not its
@@ -69,4 +85,4 @@ $(CLIENT): benchmarks/clients.py | $(STAMP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build web/node_modules src/looseleaf/studio/static .pytest_cache .mypy_cache .ruff_cache .hypothesis

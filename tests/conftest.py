@@ -53,3 +53,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--api-cases", type=int, default=100, help="requests made from /openapi.json by its test"
     )
+    parser.addoption(
+        "--write-page-data", action="store_true", help="write what the studio page's tests read"
+    )

@@ -57,7 +57,8 @@ MAY_IMPORT = {
         "weights",
     },
     "verify": {"core", "engine", "sampling"},
-    "server": {"", "core", "engine", "sampling", "text", "tiers"},
+    "studio": {"core", "engine", "executors", "sampling"},
+    "server": {"", "core", "engine", "sampling", "studio", "text", "tiers"},
     "commands": {
         "",
         "bench",
@@ -69,6 +70,7 @@ MAY_IMPORT = {
         "planner",
         "sampling",
         "server",
+        "studio",
         "text",
         "tiers",
         "verify",

@@ -125,7 +125,7 @@ def test_c153_nothing_is_open_but_signs_of_life(
     paths = {route.path for route in server.server.config.app.routes}
     paths |= {"/invocations", "/inference/v1/generate", "/view", "/docs", "/openapi.json", "/"}
     client = server.http()
-    for path in paths - {"/health", "/ping", "/ready"}:
+    for path in paths - {"/health", "/ping", "/ready", "/studio"}:
         for method in ("GET", "POST", "DELETE", "HEAD"):
             for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": KEY[:-1]}):
                 answer = client.request(method, path, headers=headers)

@@ -29,6 +29,7 @@ FLAGS = {
     "serve": (
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
         *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
+        *("--studio", "--no-studio", "--studio-show-text", "--studio-record"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--timings"),
         *("--log-format", "--kv-cache-metrics", "--legacy-metric-names", "--record"),
         *("--uds", "--uds-mode", "--ssl-certfile", "--ssl-keyfile", "--ssl-keyfile-password-file"),
@@ -62,6 +63,7 @@ FLAGS = {
     ),
     "calibrate": ("--model", "--json", "--output", "--rounds", *ENGINE_FLAGS),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
+    "studio": ("--host", "--port", "--num-blocks", "--max-num-seqs", "--rate", "--seed"),
     "bench": (),
     "perplexity": (
         *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),

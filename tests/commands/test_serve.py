@@ -20,6 +20,7 @@ from looseleaf.planner.recording import read_recording
 from looseleaf.server.limits import Cors, Limits
 from looseleaf.server.observing import Observing
 from looseleaf.server.replies import ReplySettings
+from looseleaf.studio.settings import StudioSettings
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -72,6 +73,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "watchers": [],
         "tracing": None,
         "tls": None,
+        "studio": StudioSettings(enabled=True, show_text=False, record=None),
     }
     scheduler = stack.engine.scheduler
     assert (stack.memory.block_size, stack.memory.max_model_len) == (16, 512)
@@ -99,6 +101,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         *("--kv-cache-metrics", "--kv-cache-metrics-sample", "0.5", "--log-format", "json"),
         *("--max-connections", "9", "--timeout-keep-alive", "3", "--request-header-timeout", "4.5"),
         *("--h11-max-incomplete-event-size", "8KiB"),
+        *("--studio-show-text", "--studio-record", "run.ndjson"),
     )
     assert (outcome.status, outcome.out) == (0, "")
     ((stack, how),) = served
@@ -132,6 +135,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "watchers": [],
         "tracing": None,
         "tls": None,
+        "studio": StudioSettings(show_text=True, record=Path("run.ndjson")),
     }
     config = stack.engine.scheduler.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (3, 77)

@@ -34,6 +34,7 @@ from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import Server, make_server
 from looseleaf.server.tracing import Tracing
+from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -240,6 +241,7 @@ def start_server() -> Iterator[StartServer]:
         kv_events: KVEventStream | None = None,
         tracing: Tracing | None = None,
         tls: ssl.SSLContext | None = None,
+        studio: StudioSettings = DEFAULT_STUDIO,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
         scheduler = Scheduler(
@@ -275,6 +277,7 @@ def start_server() -> Iterator[StartServer]:
             limits,
             cors,
             tracing,
+            studio,
         )
         server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log, tls=tls)
         result = RunningServer(context, executor, server, sockets=sockets)

@@ -53,7 +53,7 @@ def test_c164_requests_that_run_may_end_while_new_ones_are_refused(
     start_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_server(step_seconds=0.005)
-    result = ask(server, stream=True)
+    result = ask(server, stream=True, stream_options={"include_usage": True})
     signal_to(server)
     server.eventually(lambda: server.context.lifecycle.stopping, "it shuts down")
     client = server.http()
@@ -66,7 +66,8 @@ def test_c164_requests_that_run_may_end_while_new_ones_are_refused(
     assert client.get("/metrics").status_code == 200
     answer = result()
     assert last_event(answer) == "[DONE]"
-    assert answer.text.count("data: ") == 400 + 2
+    usage = json.loads(answer.text.split("data: ")[-2])["usage"]
+    assert usage["completion_tokens"] == 400
     check_ended(server, caplog)
 
 

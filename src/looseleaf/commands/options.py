@@ -403,3 +403,9 @@ def _memory_range(text: str) -> int | str:
 def swap_size(text: str) -> int:
     """For `type=` of an option: like `memory_size`, but a number alone is GiB, as vLLM has it."""
     return memory_size(f"{text}GiB" if text.strip().replace(".", "", 1).isdigit() else text)
+
+
+def port_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: ports go from 0 to 65535")
+    return int(text)

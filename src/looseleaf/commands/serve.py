@@ -19,6 +19,7 @@ from looseleaf.commands.options import (
     from_utf8,
     memory_size,
     parse_json,
+    port_number,
 )
 from looseleaf.commands.vllm_options import add_vllm_options, log_ignored
 from looseleaf.core.errors import LooseleafError
@@ -42,6 +43,7 @@ from looseleaf.server.run import (
     DEFAULT_SHUTDOWN_SECONDS,
     run_server,
 )
+from looseleaf.studio.settings import StudioSettings
 from looseleaf.text.dialects import DIALECTS
 from looseleaf.text.reasoning import REASONING_PARSERS
 
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     http = parser.add_argument_group("server")
     http.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
-    http.add_argument("--port", type=_port, default=DEFAULT_PORT, help="0 picks a free one")
+    http.add_argument("--port", type=port_number, default=DEFAULT_PORT, help="0 picks a free one")
     http.add_argument(
         "--served-model-name",
         nargs="+",
@@ -188,8 +190,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_listening(parser)
     add_exports(parser)
     add_observing(parser)
+    _add_studio(parser)
     add_engine(parser)
     add_vllm_options(parser)
+
+
+def _add_studio(parser: argparse.ArgumentParser) -> None:
+    studio = parser.add_argument_group("studio")
+    studio.add_argument(
+        "--studio",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="show the KV memory as it is on /studio",
+    )
+    studio.add_argument(
+        "--studio-show-text",
+        action="store_true",
+        help="let whoever may see the studio read what requests say",
+    )
+    studio.add_argument(
+        "--studio-record",
+        type=Path,
+        metavar="FILE",
+        help="write what the studio would show to a file, for `looseleaf studio FILE`; compressed "
+        "if its name ends in .gz",
+    )
 
 
 def _add_replies(parser: argparse.ArgumentParser) -> None:
@@ -232,6 +257,7 @@ def run(options: argparse.Namespace) -> None:
             "--pin and --isolate-cache-per-key exclude each other where there are API keys: none "
             "of them would find the prefix; let each pin its own at /v1/cache/pins"
         )
+    studio = _studio(options)
     log_ignored(getattr(options, "ignored", ()))
     # uvicorn raises the signal again once it has shut down; to be told to stop is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -272,7 +298,16 @@ def run(options: argparse.Namespace) -> None:
             exit_on_engine_failure=options.exit_on_engine_failure,
             watchers=[] if events is None else [events.watch],
             tracing=spans,
+            studio=studio,
         )
+
+
+def _studio(options: argparse.Namespace) -> StudioSettings:
+    if options.studio_record is not None and not options.studio:
+        raise LooseleafError("--studio-record needs the studio: leave out --no-studio")
+    return StudioSettings(
+        enabled=options.studio, show_text=options.studio_show_text, record=options.studio_record
+    )
 
 
 def _limits(options: argparse.Namespace) -> Limits:
@@ -318,9 +353,3 @@ def _pin(llm: LLM, prefixes: Sequence[tuple[Path, str]]) -> None:
         else:
             pin = llm.pin(text)
         logger.info("pinned %s: %d tokens, %d blocks", path, pin.num_tokens, len(pin.block_ids))
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: ports go from 0 to 65535")
-    return int(text)

@@ -27,7 +27,7 @@ class BlockPool:
         self.num_evictable = 0
         self.evicted: list[tuple[BlockId, BlockKey]] = []
         """Since somebody last took note of it, and emptied it."""
-        self._events = events
+        self.events = events
         self._blocks = list(map(Block, map(BlockId, range(num_blocks))))
         self._queue = FreeQueue(self._blocks)
         self._index: dict[bytes, Block] = {}
@@ -141,8 +141,8 @@ class BlockPool:
         if key.parent is not None:
             siblings = self._children.setdefault(key.parent.hash, [])
             insort(siblings, (key.token_ids, block_id))
-        if self._events is not None:
-            self._events.emit(BlockPublished, block_id, key.hash, len(key.token_ids))
+        if self.events is not None:
+            self.events.emit(BlockPublished, block_id, key.hash, len(key.token_ids))
         return True
 
     def find(self, key: BlockKey) -> Block | None:
@@ -223,8 +223,8 @@ class BlockPool:
             del siblings[bisect_left(siblings, (key.token_ids, block.block_id))]
             if not siblings:
                 del self._children[key.parent.hash]
-        if self._events is not None:
-            self._events.emit(BlockUnpublished, block.block_id, key.hash)
+        if self.events is not None:
+            self.events.emit(BlockUnpublished, block.block_id, key.hash)
 
 
 def _common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:

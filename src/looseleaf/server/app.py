@@ -1,7 +1,7 @@
 """The routes, put together, and the server that answers them."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -48,8 +48,10 @@ from looseleaf.server.responses.routes import (
     show_response,
 )
 from looseleaf.server.stream import json_response
+from looseleaf.server.studio import Studio
 from looseleaf.server.tokenization import detokenize, tokenize
 from looseleaf.server.tracing import TraceMiddleware
+from looseleaf.studio.hub import Hub
 
 logger = logging.getLogger(__name__)
 
@@ -106,14 +108,20 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
     def ollama_route(path: str, handler: Handler, method: str) -> Route:
         return route(path, handler, method, prompt_param="messages")
 
+    studio = _studio(context) if context.studio.enabled else None
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         context.lifecycle.start()
         try:
             await context.metrics.refresh(context.service)
+            if studio is not None:
+                studio.start()
             yield
         finally:
             await context.lifecycle.stop()
+            if studio is not None:
+                await studio.stop()
 
     return Starlette(
         routes=[
@@ -148,11 +156,26 @@ def create_app(context: ServerContext, *, access_log: bool = False) -> Starlette
             route("/version", version, "GET"),
             route("/metrics", metrics, "GET"),
             route("/openapi.json", openapi, "GET"),
+            *(studio.routes() if studio is not None else ()),
         ],
         lifespan=lifespan,
         middleware=middleware,
         exception_handlers={HTTPException: _http_exception, Exception: _unexpected},
     )
+
+
+def _studio(context: ServerContext) -> Studio:
+    def decode(token_ids: Sequence[int]) -> str:
+        return context.tokenizer.decode(token_ids, skip_special=False)
+
+    hub = Hub(
+        context.service.call,
+        model=context.model_names[0],
+        block_bytes=context.memory.block_bytes,
+        decode=decode if context.studio.show_text else None,
+    )
+    record, model = context.studio.record, context.model_names[0]
+    return Studio(hub, record=record, chats=True, model=model)
 
 
 async def list_models(context: ServerContext, request: Request) -> Response:

@@ -22,6 +22,7 @@ from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.responses.store import ResponseStore
 from looseleaf.server.tracing import Tracing
+from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 from looseleaf.text.chat_template import ChatTemplate
 from looseleaf.text.grammar import Grammars
 from looseleaf.text.tokenizer import Tokenizer
@@ -47,6 +48,7 @@ class ServerContext:
     limits: Limits = DEFAULT_LIMITS
     cors: Cors | None = None
     tracing: Tracing | None = None
+    studio: StudioSettings = DEFAULT_STUDIO
     answers: Answers = field(default_factory=Answers)
     responses: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -76,6 +78,7 @@ class ServerContext:
         cors: Cors | None = None,
         tracing: Tracing | None = None,
         observing: Observing = DEFAULT_OBSERVING,
+        studio: StudioSettings = DEFAULT_STUDIO,
     ) -> "ServerContext":
         """Without `model_names` the model is served under its own."""
         names = tuple(model_names) or (stack.model_config.name,)
@@ -95,6 +98,7 @@ class ServerContext:
             limits,
             cors,
             tracing,
+            studio,
         )
 
     def cache_keys(self, extra_keys: ExtraKeys) -> ExtraKeys:

@@ -23,7 +23,10 @@ _GENERATES = frozenset(
     }
 )
 """Paths whose requests are counted and limited. What another one submits is only counted."""
-ABOUT_ITSELF = _ABOUT_LIFE | {"/metrics"}
+_PAGE = frozenset({"/studio", "/studio/"})
+"""The studio's: the same everywhere, and without a key it shows nothing. A browser that opens it
+has no way to send one."""
+ABOUT_ITSELF = _ABOUT_LIFE | _PAGE | {"/metrics", "/studio/about", "/studio/feed"}
 
 
 class RequestIdMiddleware:
@@ -47,7 +50,8 @@ class RequestIdMiddleware:
 
 
 class KeyMiddleware:
-    """Lets nobody in without a key, where there are keys, but those who ask whether it lives.
+    """Lets nobody in without a key, where there are keys, but those who ask whether it lives, or
+    for a page.
 
     `scope["state"]["tenant"]` is the label of whoever asks, "" where there are no keys.
     """
@@ -61,7 +65,7 @@ class KeyMiddleware:
             await self._app(scope, receive, send)
             return
         tenant = self._tenant(scope) if self._keys else ANYBODY
-        if tenant is None and path_of(scope) in _ABOUT_LIFE:
+        if tenant is None and _is_open(scope):
             tenant = ANYBODY
         if tenant is not None:
             scope.setdefault("state", {})["tenant"] = tenant.label
@@ -156,6 +160,14 @@ class GateMiddleware:
             return message
 
         return receive_in_time
+
+
+def _is_open(scope: Scope) -> bool:
+    path = path_of(scope)
+    if path in _ABOUT_LIFE:
+        return True
+    looks = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+    return looks and (path in _PAGE or path.startswith("/studio/files/"))
 
 
 def _header(scope: Scope, wanted: bytes) -> bytes:

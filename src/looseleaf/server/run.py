@@ -23,6 +23,7 @@ from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.tracing import Tracing
+from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +84,13 @@ class Server(uvicorn.Server):
         )
         keys, gate = len(self._context.keys), self._context.gate
         logger.info(
-            "%s; at most %d requests wait, with %s prompt tokens; /metrics, /openapi.json",
+            "%s; at most %d requests wait, with %s prompt tokens; /metrics, /openapi.json%s",
             f"API keys: {keys}"
             if keys
             else "no API keys: whoever reaches this address is answered",
             gate.max_requests,
             gate.max_tokens,
+            ", /studio" if self._context.studio.enabled else "",
         )
 
     def _new_protocol(self) -> ClientProtocol:
@@ -255,6 +257,7 @@ def run_server(
     watchers: Sequence[Callable[[Engine], None]] = (),
     tracing: Tracing | None = None,
     tls: ssl.SSLContext | None = None,
+    studio: StudioSettings = DEFAULT_STUDIO,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
 
@@ -272,6 +275,7 @@ def run_server(
         cors=cors,
         tracing=tracing,
         observing=observing,
+        studio=studio,
     )
     context.service.watchers.extend(watchers)
     make_server(

@@ -90,7 +90,7 @@ class KVTiers:
             return 0
         count = 0
         for key in keys[: max(1, LOADED_BYTES // self._block_bytes)]:
-            if not self._has(key):
+            if not self.has(key):
                 break
             count += 1
         if count and self.disk is not None:
@@ -136,6 +136,10 @@ class KVTiers:
             seconds = sum(seconds for _, seconds in result.durations) / step.num_tokens
             self.compute_seconds = _smoothed(self.compute_seconds, seconds)
 
+    def has(self, key: BlockKey) -> bool:
+        """Whether the block is in memory besides the pool, or on the disk as far as is known."""
+        return self._host_has(key) or (self.disk is not None and self.disk.has(key))
+
     def figures(self) -> TierFigures:
         return TierFigures(
             **asdict(self.counters),
@@ -175,9 +179,6 @@ class KVTiers:
         if perf_counter() - self._load_time > STALE_SECONDS:
             return True
         return self.load_seconds < self.compute_seconds * self._block_size
-
-    def _has(self, key: BlockKey) -> bool:
-        return self._host_has(key) or (self.disk is not None and self.disk.has(key))
 
     def _host_has(self, key: BlockKey) -> bool:
         return self.host is not None and self.host.has(key)

@@ -1,0 +1,87 @@
+"""`looseleaf studio`"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from looseleaf.commands.options import port_number
+from looseleaf.core.errors import LooseleafError
+from looseleaf.server.run import DEFAULT_HOST, bind
+from looseleaf.server.studio import PATH, Studio
+from looseleaf.server.studio_app import StudioServer
+from looseleaf.studio.hub import Hub
+from looseleaf.studio.recording import lines_of
+from looseleaf.studio.showcase import Showcase, Traffic
+
+DEFAULT_PORT = 8010
+DEFAULT_TRAFFIC = Traffic()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Show KV memory in a browser: a recording of a server, or, without one, made-up chats on "
+        "the real bookkeeping. A running server shows its own on /studio."
+    )
+    parser.add_argument(
+        "recording",
+        nargs="?",
+        type=Path,
+        metavar="RECORDING",
+        help="a file that `looseleaf serve --studio-record` has written",
+    )
+    parser.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
+    parser.add_argument("--port", type=port_number, default=DEFAULT_PORT, help="0 picks a free one")
+    chats = parser.add_argument_group("made-up chats")
+    chats.add_argument(
+        "--num-blocks", type=int, default=DEFAULT_TRAFFIC.num_blocks, help="blocks in the pool"
+    )
+    chats.add_argument(
+        "--max-num-seqs",
+        type=int,
+        default=DEFAULT_TRAFFIC.max_num_seqs,
+        help="most sequences in a step",
+    )
+    chats.add_argument(
+        "--rate",
+        type=float,
+        default=DEFAULT_TRAFFIC.chats_per_second,
+        metavar="CHATS",
+        help="that come in a second",
+    )
+    chats.add_argument("--seed", type=int, default=0, help="other chats")
+
+
+def run(options: argparse.Namespace) -> None:
+    server = _replay(options.recording) if options.recording else _showcase(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with bind(options.host, options.port) as listener:
+        host, port = listener.getsockname()[:2]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        print(f"the studio is at http://{address}{PATH}/", flush=True)
+        server.run(sockets=[listener])
+
+
+def _replay(path: Path) -> StudioServer:
+    if next(iter(lines_of(path)), None) is None:
+        raise LooseleafError(f"{path} is empty: nothing was recorded")
+    return StudioServer(Studio(recording=path))
+
+
+def _showcase(options: argparse.Namespace) -> StudioServer:
+    for name, least in (("num_blocks", 16), ("max_num_seqs", 1)):
+        value = getattr(options, name)
+        if value < least:
+            flag = "--" + name.replace("_", "-")
+            raise LooseleafError(f"{flag} is {value}, but it must be at least {least}")
+    if not 0 < options.rate <= 1000:
+        raise LooseleafError(f"--rate is {options.rate:g}, but it must be above 0, at most 1000")
+    traffic = Traffic(
+        num_blocks=options.num_blocks,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=max(256, 2 * options.max_num_seqs),
+        chats_per_second=options.rate,
+    )
+    showcase = Showcase(traffic, options.seed)
+    hub = Hub(showcase.call, model="made-up chats")
+    return StudioServer(Studio(hub, model="made-up chats"), showcase.run)

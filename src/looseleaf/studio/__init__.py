@@ -1,0 +1,1 @@
+"""What an engine does, as pictures: the feed of what changes, recordings of it, and the page."""

@@ -1,0 +1,178 @@
+"""One feed for any number of viewers: collected ten times a second, while there are any.
+
+An engine's owner does the collecting, between two steps; whoever is slow to read what comes of it
+is let go, and holds up nobody.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from looseleaf.core.errors import LooseleafError
+from looseleaf.engine.engine import Engine
+from looseleaf.studio.feed import Feed, News
+from looseleaf.studio.frames import encode
+from looseleaf.studio.rows import Decode
+
+T = TypeVar("T")
+
+INTERVAL = 0.1
+"""Seconds between two deltas."""
+
+MAX_WAITING = 50
+"""Frames that a viewer may be behind."""
+
+MAX_VIEWERS = 32
+
+HEARTBEAT_SECONDS = 15.0
+
+logger = logging.getLogger(__name__)
+
+
+class Call(Protocol):
+    """Runs a function where the engine's owner is, between two steps, and gives back its result.
+    Raises LooseleafError once the engine has ended."""
+
+    def __call__(self, function: Callable[[Engine], T], /) -> Awaitable[T]: ...
+
+
+class TooManyViewersError(LooseleafError):
+    """Somebody else has to stop watching first."""
+
+
+class Hub:
+    """Belongs to the event loop's thread. `model` and `block_bytes` are told to viewers; with
+    `decode`, so is the text of what is stored."""
+
+    def __init__(
+        self,
+        call: Call,
+        *,
+        model: str = "",
+        block_bytes: int = 0,
+        decode: Decode | None = None,
+        interval: float = INTERVAL,
+    ) -> None:
+        self._call = call
+        self._model, self._block_bytes, self._decode = model, block_bytes, decode
+        self._interval = interval
+        self._viewers: dict[_Viewer, None] = {}
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def num_viewers(self) -> int:
+        return len(self._viewers)
+
+    def watch(self, max_waiting: int = MAX_WAITING) -> AsyncGenerator[bytes, None]:
+        """Frames in JSON, a snapshot first; empty bytes now and then where there is nothing to
+        tell. Ends with the engine, or when the reader is more than `max_waiting` frames behind.
+
+        Raises TooManyViewersError.
+        """
+        if len(self._viewers) >= MAX_VIEWERS:
+            raise TooManyViewersError(f"{MAX_VIEWERS} viewers watch already: close one of them")
+        viewer = _Viewer(max_waiting)
+        self._viewers[viewer] = None
+        self._start()
+        return self._frames(viewer)
+
+    async def _frames(self, viewer: "_Viewer") -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        frame = await viewer.frames.get()
+                except TimeoutError:
+                    frame = b""
+                if frame is None:
+                    return
+                yield frame
+        finally:
+            self._viewers.pop(viewer, None)
+
+    async def close(self) -> None:
+        """Let all viewers go."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    def _start(self, *_: object) -> None:
+        """Also for whoever came while the work before was about to end."""
+        if self._viewers and (self._work is None or self._work.done()):
+            self._work = asyncio.create_task(self._run())
+            self._work.add_done_callback(self._start)
+
+    async def _run(self) -> None:
+        def attach(engine: Engine) -> Feed:
+            feed = Feed(
+                engine,
+                model=self._model,
+                block_bytes=self._block_bytes,
+                decode=self._decode,
+            )
+            feed.attach()
+            return feed
+
+        feed: Feed | None = None
+        try:
+            feed = await self._call(attach)
+            while self._viewers:
+                await self._round(feed)
+                await asyncio.sleep(self._interval)
+        except LooseleafError as error:
+            logger.info("the studio's feed ends: %s", error)
+        except Exception:
+            logger.exception("the studio's feed failed")
+        finally:
+            for viewer in list(self._viewers):
+                self._let_go(viewer)
+            if feed is not None:
+                await self._detach(feed)
+
+    async def _round(self, feed: Feed) -> None:
+        new = [viewer for viewer in self._viewers if viewer.new]
+
+        def collect(_: Engine) -> News:
+            return feed.collect(snapshot=bool(new))
+
+        news = await self._call(collect)
+        if news.delta is not None:
+            delta = encode(news.delta)
+            for viewer in [viewer for viewer in self._viewers if not viewer.new]:
+                self._tell(viewer, delta)
+        if news.snapshot is not None:
+            # In a thread, for it may be megabytes.
+            snapshot = await asyncio.to_thread(encode, news.snapshot)
+            for viewer in list(self._viewers) if news.lost else new:
+                self._tell(viewer, snapshot)
+
+    def _tell(self, viewer: "_Viewer", frame: bytes) -> None:
+        viewer.new = False
+        try:
+            viewer.frames.put_nowait(frame)
+        except asyncio.QueueFull:
+            logger.info("a viewer of the studio is too slow, and is let go")
+            self._let_go(viewer)
+
+    def _let_go(self, viewer: "_Viewer") -> None:
+        self._viewers.pop(viewer, None)
+        if viewer.frames.full():
+            viewer.frames.get_nowait()
+        viewer.frames.put_nowait(None)
+
+    async def _detach(self, feed: Feed) -> None:
+        def detach(_: Engine) -> None:
+            feed.detach()
+
+        with suppress(LooseleafError):  # the engine has ended, and the feed with it
+            await self._call(detach)
+
+
+class _Viewer:
+    """`new` until it has its snapshot; after that, None in `frames` is the end."""
+
+    def __init__(self, max_waiting: int) -> None:
+        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue(max_waiting)
+        self.new = True

@@ -1,0 +1,98 @@
+// A browser for tests in Python: a JSON list comes in a line, [method, ...arguments]; what it gave
+// back, or the error, goes out in one.
+import { createInterface } from 'node:readline'
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { chromium } from 'playwright-core'
+
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+const browser = await chromium.launch({
+  executablePath: process.argv[2],
+  args: ['--no-sandbox', '--disable-gpu'],
+})
+let page
+const problems = []
+
+const methods = {
+  async open(url, { width = 1280, height = 900, scheme = 'light', locale = 'en' } = {}) {
+    if (page) await page.context().close()
+    const context = await browser.newContext({
+      viewport: { width, height },
+      colorScheme: scheme,
+      locale,
+    })
+    page = await context.newPage()
+    page.setDefaultTimeout(15000)
+    page.on('pageerror', (error) => problems.push(error.message))
+    page.on('console', (message) => {
+      if (message.type() === 'error') problems.push(message.text())
+    })
+    await page.goto(url)
+  },
+  /** Messages of errors, and what the page's policy has forbidden. */
+  problems: () => problems.splice(0),
+  text: (selector) => page.locator(selector).first().innerText(),
+  count: (selector) => page.locator(selector).count(),
+  click: (selector) => page.locator(selector).first().click(),
+  fill: (selector, value) => page.locator(selector).first().fill(value),
+  press: (selector, key) => page.locator(selector).first().press(key),
+  choose: (selector, path) => page.locator(selector).first().setInputFiles(path),
+  wait: (selector) => page.locator(selector).first().waitFor(),
+  evaluate: (expression) => page.evaluate(expression),
+  shot: (path) => page.screenshot({ path }),
+  /** Where on the page a block is drawn. */
+  async hoverBlock(block) {
+    const canvas = page.locator('[data-canvas=blocks]')
+    const box = await canvas.boundingBox()
+    const pitch = Number(await canvas.getAttribute('data-pitch'))
+    const columns = Number(await canvas.getAttribute('data-columns'))
+    await page.mouse.move(
+      box.x + ((block % columns) + 0.4) * pitch,
+      box.y + (Math.floor(block / columns) + 0.4) * pitch,
+    )
+  },
+  clickHere: async () => {
+    await page.mouse.down()
+    await page.mouse.up()
+  },
+  /** The colour in the middle of a block, as #rrggbb. */
+  colorOf: (block) =>
+    page.evaluate((wanted) => {
+      const canvas = document.querySelector('[data-canvas=blocks]')
+      const { pitch, columns } = canvas.dataset
+      const scale = canvas.width / parseFloat(canvas.style.width)
+      const x = ((wanted % columns) + 0.28) * pitch * scale
+      const y = (Math.floor(wanted / columns) + 0.28) * pitch * scale
+      const [r, g, b] = canvas.getContext('2d').getImageData(x, y, 1, 1).data
+      return '#' + [r, g, b].map((value) => value.toString(16).padStart(2, '0')).join('')
+    }, block),
+  /** Animation frames in a second, over so many. */
+  framesPerSecond: (seconds) =>
+    page.evaluate(async (length) => {
+      const canvas = document.querySelector('[data-canvas=blocks]')
+      const [first, start] = [Number(canvas.dataset.frames), performance.now()]
+      await new Promise((done) => setTimeout(done, 1000 * length))
+      return (1000 * (Number(canvas.dataset.frames) - first)) / (performance.now() - start)
+    }, seconds),
+  /** Serious faults of accessibility. */
+  async axe() {
+    // The page's policy lets no script in but its own; the debugger is not bound by it.
+    await page.evaluate(axe)
+    const { violations } = await page.evaluate('axe.run()')
+    return violations
+      .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+      .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(' | ')}`)
+  },
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const [method, ...rest] = JSON.parse(line)
+  let reply
+  try {
+    reply = { value: (await methods[method](...rest)) ?? null }
+  } catch (error) {
+    reply = { error: String(error).slice(0, 2000) }
+  }
+  process.stdout.write(JSON.stringify(reply) + '\n')
+}
+await browser.close()
