@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +38,7 @@ class ObservedMiddleware:
             await self._app(scope, receive, send)
             return
         start, status = time.monotonic(), 0
+        path = path_of(scope)  # as it came: what is mounted below another path sees less of it
 
         def send_and_look(message: Message) -> Any:
             nonlocal status
@@ -51,9 +52,9 @@ class ObservedMiddleware:
             status = status or 500
             raise
         finally:
-            path = path_of(scope)
             if path not in ABOUT_ITSELF:
-                known = self._routes.get(scope.get("endpoint"))
+                endpoint = scope.get("endpoint")
+                known = self._routes.get(endpoint) if isinstance(endpoint, Hashable) else None
                 handler = known or (path if path in self._routes.values() else "none")
                 counted = status or _CLIENT_CLOSED_REQUEST
                 self._metrics.answered(scope["method"], handler, counted)
