@@ -148,6 +148,11 @@ class Stream:
         finally:
             writer.close()
 
+    @property
+    def retry_after_s(self) -> float:
+        found = re.search(rb"(?i)\r\nretry-after: (\d+)", b"\r\n" + self.bytes)
+        return float(found[1]) if found else 0.0
+
 
 def completion(prompt: list[int], max_tokens: int, **more: Any) -> dict[str, Any]:
     fields = {"model": "m", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
@@ -267,10 +272,11 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def overload(options: argparse.Namespace) -> dict[str, Any]:
-    """The same requests, first as many as run at once, then ten times as many."""
+    """The same requests, first as many as run at once, then ten times as many. Who is refused
+    comes again when the answer says."""
     words = real(
         *("--served-model-name", "m", "--max-model-len", "1024", "--max-num-seqs", "16"),
-        *("--max-num-queued-reqs", "16"),
+        *("--max-num-queued-reqs", "4"),
     )
     rng = random.Random(2)
     found: dict[str, Any] = {}
@@ -279,16 +285,19 @@ async def overload(options: argparse.Namespace) -> dict[str, Any]:
             streams: list[Stream] = []
             end = time.monotonic() + 60 * minutes
 
-            async def client(end: float = end, streams: list[Stream] = streams) -> None:
+            async def client(
+                delay: float, end: float = end, streams: list[Stream] = streams
+            ) -> None:
+                await asyncio.sleep(delay)  # not all in the same instant
                 while time.monotonic() < end:
                     prompt = [rng.randrange(1000, 40000) for _ in range(32)]
                     stream = Stream(server.port, completion(prompt, 32))
                     await stream.run()
                     streams.append(stream)
                     if stream.status == 429:
-                        await asyncio.sleep(0.2)
+                        await asyncio.sleep(stream.retry_after_s)
 
-            await asyncio.gather(*(client() for _ in range(count)))
+            await asyncio.gather(*(client(number / count) for number in range(count)))
             taken = [s for s in streams if s.status == 200]
             refused = [s for s in streams if s.status == 429]
             found[name] = {
