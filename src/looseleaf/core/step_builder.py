@@ -9,6 +9,8 @@ from looseleaf.core.config import SchedulerConfig
 from looseleaf.core.request import Request, RequestId
 from looseleaf.core.step import BlockSave, History, Sample, ScheduledSequence, Step
 
+_NOTHING: frozenset[int] = frozenset()
+
 
 class _Plan(NamedTuple):
     request: Request
@@ -158,5 +160,5 @@ def _scheduled(plan: _Plan) -> ScheduledSequence:
 def _sample(computed: Request, request: Request, position: int) -> Sample:
     """The draw of `request`'s token at a position from the logits of `computed`."""
     may_end = position - computed.num_prompt_tokens >= computed.params.min_tokens
-    barred = frozenset[int]() if may_end else computed.stop_token_ids
+    barred = _NOTHING if may_end else computed.stop_token_ids
     return Sample(request.request_id, request.params, request.sample_index, position, barred)

@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from looseleaf.core.hashing import ExtraKeys
 from looseleaf.core.request import FinishReason, Request, RequestId
 from looseleaf.core.step import TokenLogprobs, Top, Update
@@ -21,8 +23,7 @@ from looseleaf.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """What one sample gained: text that is certain, and the tokens that came with this step.
 
     Text may lag behind the tokens, until a character or a possible stop string is complete.
@@ -36,15 +37,19 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
-    def then(self, later: "Delta") -> "Delta":
-        """Both in one, of the same sample."""
-        return Delta(
-            self.index,
-            self.text + later.text,
-            self.token_ids + later.token_ids,
-            self.logprobs + later.logprobs,
-            later.finish_reason,
-            later.stop_reason,
+    @classmethod
+    def joined(cls, pieces: Sequence["Delta"]) -> "Delta":
+        """Those of one sample, at least one, in one."""
+        last = pieces[-1]
+        if len(pieces) == 1:
+            return last
+        return cls(
+            last.index,
+            "".join([piece.text for piece in pieces]),
+            tuple([token_id for piece in pieces for token_id in piece.token_ids]),
+            tuple([logprob for piece in pieces for logprob in piece.logprobs]),
+            last.finish_reason,
+            last.stop_reason,
         )
 
 

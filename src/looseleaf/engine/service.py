@@ -191,16 +191,15 @@ class EngineService:
                 waiting = [await deltas.get()]
                 while not deltas.empty():
                     waiting.append(deltas.get_nowait())
-                pieces: dict[int, Delta] = {}
+                pieces: dict[int, list[Delta]] = {}
                 failure = None
                 for news in waiting:
                     if isinstance(news, Exception):
                         failure = news
                         break
-                    earlier = pieces.get(news.index)
-                    pieces[news.index] = news if earlier is None else earlier.then(news)
-                for piece in pieces.values():
-                    yield piece
+                    pieces.setdefault(news.index, []).append(news)
+                for same in pieces.values():
+                    yield Delta.joined(same)
                 if failure is not None:
                     raise failure
         finally:

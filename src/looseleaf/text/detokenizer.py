@@ -65,6 +65,8 @@ class IncrementalDetokenizer:
 
     def append(self, token_ids: Sequence[int]) -> str:
         """The text that is now certain, after these tokens; "" once stopped."""
+        if len(token_ids) == 1:
+            return self._append(token_ids[0])
         return "".join([self._append(token_id) for token_id in token_ids])
 
     def finish(self) -> str:

@@ -62,6 +62,8 @@ class Tokenizer:
         self.adds_leading_space = scheme.adds_leading_space
         self._vocabulary = vocabulary
         self._piece_bytes = scheme.piece_bytes
+        self._special = frozenset(vocabulary.ids_of(*_SPECIAL_TYPES))
+        self._known_bytes: dict[int, bytes] = {}
         # Two front ends on one model rather than one with a switch: a switch is shared state.
         always = vocabulary.of_types(TokenType.USER_DEFINED)
         special = vocabulary.of_types(*_SPECIAL_TYPES)
@@ -185,9 +187,16 @@ class Tokenizer:
         A control token gives its name. Ids outside the vocabulary and unused ones give b"": a
         model with more output rows than tokens may produce them.
         """
+        known = self._known_bytes.get(token_id)
+        if known is not None:
+            return known
         token = self.token_str(token_id)
         if not token:
             return b""
+        data = self._known_bytes[token_id] = self._bytes_of(token, token_id)
+        return data
+
+    def _bytes_of(self, token: str, token_id: int) -> bytes:
         kind = self._vocabulary.types[token_id]
         if kind == TokenType.NORMAL:
             return self._piece_bytes(token)
@@ -213,9 +222,7 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         """Whether this is a control (or the unknown) token, which `decode` leaves out."""
-        return (
-            0 <= token_id < self.vocab_size and self._vocabulary.types[token_id] in _SPECIAL_TYPES
-        )
+        return token_id in self._special
 
 
 def _check_utf8(text: str) -> None:
