@@ -330,7 +330,7 @@ def test_a_command_line_written_for_vllm(call, served, tiny_model: Path) -> None
         (("--dtype", "bfloat16"), "only auto is supported"),
         (("--gpu-memory-utilization", "0.9"), "--kv-cache-memory"),
         (("--quantization", "awq"), "the types of the model file"),
-        (("--enable-ssl-refresh",), "restart the server"),
+        (("--enable-ssl-refresh",), "no use without --ssl-certfile"),
         (("--h11-max-header-count", "9"), "--max-header-bytes"),
     ],
 )

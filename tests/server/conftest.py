@@ -241,6 +241,7 @@ def start_server() -> Iterator[StartServer]:
         kv_events: KVEventStream | None = None,
         tracing: Tracing | None = None,
         tls: ssl.SSLContext | None = None,
+        refresh_tls: Callable[[], None] | None = None,
         studio: StudioSettings = DEFAULT_STUDIO,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()
@@ -279,7 +280,14 @@ def start_server() -> Iterator[StartServer]:
             tracing,
             studio,
         )
-        server = make_server(context, port=0, shutdown_seconds=5, access_log=access_log, tls=tls)
+        server = make_server(
+            context,
+            port=0,
+            shutdown_seconds=5,
+            access_log=access_log,
+            tls=tls,
+            refresh_tls=refresh_tls,
+        )
         result = RunningServer(context, executor, server, sockets=sockets)
         result.start()
         running.append(result)

@@ -14,7 +14,7 @@ import pytest
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.server.limits import Limits
-from looseleaf.server.tls import TlsFiles
+from looseleaf.server.tls import TlsFiles, TlsRefresh
 
 OPENSSL = shutil.which("openssl")
 
@@ -116,6 +116,45 @@ def test_clients_may_have_to_have_certificates(start_server: Any, folder: Path) 
     known.load_cert_chain(folder / "client.pem", folder / "client-key.pem")
     assert httpx.get(f"{server.url}/health", verify=known).status_code == 200
     server.dead = True  # the client that looks whether it is idle has no certificate
+
+
+def test_a_new_certificate_is_taken_and_a_bad_one_is_not(
+    start_server: Any,
+    folder: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("looseleaf.server.run.REFRESH_SECONDS", 1)
+    for name in ("server.pem", "server-key.pem"):
+        shutil.copy(folder / name, tmp_path)
+    served = files(tmp_path)
+    context = served.context()
+    refresh = TlsRefresh(served, context)
+    server = start_server(tls=context, refresh_tls=refresh)
+    port = int(server.url.rpartition(":")[2])
+
+    def shown() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
+
+    old = (folder / "server.pem").read_text()
+    new = (folder / "client.pem").read_text()
+    refresh()
+    assert shown() == old
+    (tmp_path / "server.pem").write_text(new)
+    with caplog.at_level("INFO"):
+        refresh()  # the key is still the old one's
+    assert shown() == old
+    assert "stays as it was: the private key in" in caplog.text
+    (tmp_path / "server-key.pem").unlink()
+    refresh()
+    assert shown() == old
+    trusted = ssl.create_default_context(cafile=folder / "server.pem")
+    with httpx.Client(verify=trusted) as open_before:
+        assert open_before.get(f"{server.url}/health").status_code == 200
+        shutil.copy(folder / "client-key.pem", tmp_path / "server-key.pem")
+        server.eventually(lambda: shown() == new, "the server looks by itself", seconds=15)
+        assert open_before.get(f"{server.url}/health").status_code == 200
 
 
 def test_who_never_shakes_hands_is_dropped(start_server: Any, folder: Path) -> None:

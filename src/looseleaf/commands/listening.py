@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from looseleaf.commands.options import memory_size
 from looseleaf.core.errors import LooseleafError
@@ -17,7 +18,7 @@ from looseleaf.server.limits import (
     RESERVED_FILES,
 )
 from looseleaf.server.run import bind
-from looseleaf.server.tls import CLIENT_CERTIFICATES, TlsFiles
+from looseleaf.server.tls import CLIENT_CERTIFICATES, TlsFiles, TlsRefresh
 from looseleaf.server.unix_socket import DEFAULT_MODE, unix_socket
 
 
@@ -99,6 +100,11 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(CLIENT_CERTIFICATES),
         help="whether clients must have a certificate; 0, 1 and 2 are the same",
     )
+    tls.add_argument(
+        "--enable-ssl-refresh",
+        action="store_true",
+        help="read the files again when they are replaced, for connections from then on",
+    )
 
 
 @contextmanager
@@ -112,23 +118,34 @@ def listening(options: argparse.Namespace) -> Iterator[socket.socket]:
             yield listener
 
 
-def tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """None is plain HTTP. Raises LooseleafError."""
+class Tls(NamedTuple):
+    """`refresh` is to be called from time to time, where the files may be replaced."""
+
+    context: ssl.SSLContext | None = None
+    refresh: TlsRefresh | None = None
+
+
+def tls_of(options: argparse.Namespace) -> Tls:
+    """Without a context it is plain HTTP. Raises LooseleafError."""
     if options.ssl_certfile is not None:
-        return TlsFiles(
+        files = TlsFiles(
             certfile=options.ssl_certfile,
             keyfile=options.ssl_keyfile,
             keyfile_password_file=options.ssl_keyfile_password_file,
             ca_certs=options.ssl_ca_certs,
             cert_reqs=options.ssl_cert_reqs,
-        ).context()
+        )
+        context = files.context()
+        return Tls(context, TlsRefresh(files, context) if options.enable_ssl_refresh else None)
     for name in ("keyfile", "keyfile_password_file", "ca_certs"):
         if getattr(options, f"ssl_{name}") is not None:
             flag = name.replace("_", "-")
             raise LooseleafError(f"--ssl-{flag} has no use without --ssl-certfile: give that too")
     if options.ssl_cert_reqs is not ssl.CERT_NONE:
         raise LooseleafError("--ssl-cert-reqs has no use without --ssl-certfile: give that too")
-    return None
+    if options.enable_ssl_refresh:
+        raise LooseleafError("--enable-ssl-refresh has no use without --ssl-certfile: give that")
+    return Tls()
 
 
 def _mode(text: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
 from looseleaf.commands.exports import add_exports, kv_event_stream, tracing
-from looseleaf.commands.listening import add_listening, listening, tls_context
+from looseleaf.commands.listening import add_listening, listening, tls_of
 from looseleaf.commands.observing import add_observing, observing_of
 from looseleaf.commands.options import (
     DEFAULTS,
@@ -251,7 +251,7 @@ def run(options: argparse.Namespace) -> None:
     options.model = DEFAULTS.model if given is None else given
     keys, limits, cors = _keys(options), _limits(options), _cors(options)
     observing = observing_of(options)
-    tls = tls_context(options)
+    tls = tls_of(options)
     if options.pin and options.isolate_cache_per_key and keys:
         raise LooseleafError(
             "--pin and --isolate-cache-per-key exclude each other where there are API keys: none "
@@ -283,7 +283,8 @@ def run(options: argparse.Namespace) -> None:
             max_body_bytes=options.max_body_bytes,
             shutdown_seconds=options.shutdown_timeout,
             sockets=[listener],
-            tls=tls,
+            tls=tls.context,
+            refresh_tls=tls.refresh,
             replies=ReplySettings(
                 auto_tool_choice=options.enable_auto_tool_choice,
                 tool_call_parser=options.tool_call_parser,

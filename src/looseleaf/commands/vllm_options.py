@@ -42,7 +42,6 @@ _REFUSED = {
     "--tokenizer": "the tokenizer is the model file's",
     "--enable-lora": "adapters are not supported",
     "--kv-transfer-config": "blocks are not sent to other servers",
-    "--enable-ssl-refresh": "certificates are read at the start: restart the server for new ones",
     "--ssl-ciphers": "they are those of the OpenSSL that Python uses, for TLS 1.2 and later",
     "--h11-max-header-count": "headers are limited by their size, with --max-header-bytes",
 }

@@ -22,6 +22,7 @@ from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
+from looseleaf.server.tls import REFRESH_SECONDS
 from looseleaf.server.tracing import Tracing
 from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 
@@ -33,6 +34,7 @@ DEFAULT_SHUTDOWN_SECONDS = 30
 
 BACKLOG = 2048
 CLOSING_SECONDS = 2
+TICKS_PER_SECOND = 10
 """How long the last words to a client may take when the server stops."""
 
 
@@ -50,8 +52,10 @@ class Server(uvicorn.Server):
         shutdown_seconds: float,
         *,
         exit_on_engine_failure: bool = False,
+        refresh_tls: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
+        self._refresh_tls = refresh_tls
         self.urls: list[str] = []
         self.shutdown_seconds = shutdown_seconds
         self._context = context
@@ -110,6 +114,8 @@ class Server(uvicorn.Server):
         return f"{scheme}://{_address(name[0], name[1])}"
 
     async def on_tick(self, counter: int) -> bool:
+        if self._refresh_tls is not None and counter % (REFRESH_SECONDS * TICKS_PER_SECOND) == 0:
+            await asyncio.to_thread(self._refresh_tls)
         failed = self._context.service.failure is not None
         return await super().on_tick(counter) or (failed and self._exit_on_engine_failure)
 
@@ -209,12 +215,14 @@ def make_server(
     root_path: str = "",
     exit_on_engine_failure: bool = False,
     tls: ssl.SSLContext | None = None,
+    refresh_tls: Callable[[], None] | None = None,
 ) -> Server:
     """A server that is not running yet; `Server.run` blocks until `should_exit` is set.
 
-    `host` and `port` are where, unless `run` is given sockets; with `tls`, by https alone. With
-    `access_log` each request is logged in one line. After a signal, requests have
-    `shutdown_seconds` to end. `root_path` is what a proxy puts before all paths.
+    `host` and `port` are where, unless `run` is given sockets; with `tls`, by https alone, whose
+    certificate `refresh_tls` may replace: it is called every REFRESH_SECONDS. With `access_log`
+    each request is logged in one line. After a signal, requests have `shutdown_seconds` to end.
+    `root_path` is what a proxy puts before all paths.
     """
     config = uvicorn.Config(
         create_app(context, access_log=access_log),
@@ -233,7 +241,13 @@ def make_server(
     )
     config.load()
     config.ssl = tls
-    return Server(config, context, shutdown_seconds, exit_on_engine_failure=exit_on_engine_failure)
+    return Server(
+        config,
+        context,
+        shutdown_seconds,
+        exit_on_engine_failure=exit_on_engine_failure,
+        refresh_tls=refresh_tls,
+    )
 
 
 def run_server(
@@ -257,6 +271,7 @@ def run_server(
     watchers: Sequence[Callable[[Engine], None]] = (),
     tracing: Tracing | None = None,
     tls: ssl.SSLContext | None = None,
+    refresh_tls: Callable[[], None] | None = None,
     studio: StudioSettings = DEFAULT_STUDIO,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.
@@ -288,6 +303,7 @@ def run_server(
         root_path=root_path,
         exit_on_engine_failure=exit_on_engine_failure,
         tls=tls,
+        refresh_tls=refresh_tls,
     ).run(sockets=list(sockets) if sockets else None)
     if exit_on_engine_failure and context.service.failure is not None:
         raise LooseleafError(f"the engine has failed: {context.service.failure!r}")

@@ -1,10 +1,16 @@
 """TLS for the server's own socket: a context that is known to work before a model is loaded."""
 
+import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from looseleaf.core.errors import LooseleafError
+
+REFRESH_SECONDS = 10
+"""Between two looks at files that may be replaced."""
+
+logger = logging.getLogger(__name__)
 
 CLIENT_CERTIFICATES = {
     "none": ssl.CERT_NONE,
@@ -36,6 +42,12 @@ class TlsFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
+        self.load(context)
+        context.verify_mode = self.cert_reqs
+        return context
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """Put what is in the files into it. Raises LooseleafError."""
         self._load_certificate(context)
         if self.ca_certs is not None:
             _read(self.ca_certs, "the certificates of authorities")
@@ -45,8 +57,12 @@ class TlsFiles:
                 raise LooseleafError(
                     f"{self.ca_certs} has no certificates of authorities in PEM form"
                 ) from None
-            context.verify_mode = self.cert_reqs
-        return context
+
+    def stamps(self) -> list[tuple[int, int, int]]:
+        """Different ones once a file has been replaced or written to. Raises OSError."""
+        paths = (self.certfile, self.keyfile, self.keyfile_password_file, self.ca_certs)
+        found = [path.stat() for path in paths if path is not None]
+        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
         _read(self.certfile, "the TLS certificate")
@@ -76,6 +92,29 @@ class TlsFiles:
             f"{self.certfile} and {keyfile} are not a certificate and its private key in PEM form "
             f"({error.reason or 'no certificate found'})"
         )
+
+
+class TlsRefresh:
+    """Keeps `context`, which `files` have made, at what is in them. Connections that are open go on
+    as they are. Authorities are added to those known before, and none is forgotten."""
+
+    def __init__(self, files: TlsFiles, context: ssl.SSLContext) -> None:
+        self._files, self._context = files, context
+        self._stamps = files.stamps()
+
+    def __call__(self) -> None:
+        """Look at the files. What cannot be used is logged, and the certificate stays as it is."""
+        try:
+            stamps = self._files.stamps()
+            if stamps == self._stamps:
+                return
+            self._files.context()  # all of it is good, before any of it is taken
+            self._files.load(self._context)
+        except (LooseleafError, OSError) as error:
+            logger.error("the TLS certificate stays as it was: %s", error)
+            return
+        self._stamps = stamps
+        logger.info("the TLS certificate was read again from %s", self._files.certfile)
 
 
 def _read(file: Path, what: str) -> bytes:
