@@ -73,6 +73,7 @@ def test_defaults(call, served, tiny_model: Path) -> None:
         "watchers": [],
         "tracing": None,
         "tls": None,
+        "refresh_tls": None,
         "studio": StudioSettings(enabled=True, show_text=False, record=None),
     }
     scheduler = stack.engine.scheduler
@@ -135,6 +136,7 @@ def test_every_option_arrives(call, served, tiny_model: Path) -> None:
         "watchers": [],
         "tracing": None,
         "tls": None,
+        "refresh_tls": None,
         "studio": StudioSettings(show_text=True, record=Path("run.ndjson")),
     }
     config = stack.engine.scheduler.config
