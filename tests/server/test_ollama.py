@@ -76,6 +76,8 @@ def test_what_there_is(server: Any) -> None:
         ("/api/show", {"model": "other"}, 404, "does not exist"),
         ("/api/chat", {"format": "xml"}, 400, "format must be json"),
         ("/api/generate", {"prompt": "x", "images": ["y"]}, 400, "images is not supported"),
+        ("/api/generate", {"prompt": "x", "logprobs": True}, 400, "ask /v1/chat/completions"),
+        ("/api/chat", {"top_logprobs": 3}, 400, "top_logprobs is not told here"),
         (
             "/api/chat",
             {"messages": [{"role": "user", "content": "x", "images": ["y"]}]},

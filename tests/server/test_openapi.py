@@ -81,6 +81,7 @@ def test_keys_are_asked_for_where_the_document_says(start_server: Any) -> None:
         assert (answer.status_code == 401) == (401 in operation.statuses()), path
 
 
+@pytest.mark.timeout(3600)  # for many cases
 def test_requests_made_from_the_document(start_server: Any, pytestconfig: pytest.Config) -> None:
     """Requests that fit the document and ones that do not: no status is undocumented, none tells of
     a failure of the server, and answers have the form that the document says."""

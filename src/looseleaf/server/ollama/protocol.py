@@ -31,6 +31,8 @@ class OllamaRequest(Struct, kw_only=True):
     options: Options = Options()
     keep_alive: Any = None
     think: Any = None
+    logprobs: bool = False
+    top_logprobs: Integer = 0
 
 
 class ChatRequest(OllamaRequest, kw_only=True):

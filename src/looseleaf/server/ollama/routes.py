@@ -137,6 +137,9 @@ def _generate_turn(context: ServerContext, fields: GenerateRequest) -> Turn:
 
 
 def _asked(context: ServerContext, fields: OllamaRequest, messages: list[dict[str, Any]]) -> Chat:
+    for name in ("logprobs", "top_logprobs"):
+        if getattr(fields, name):
+            raise invalid(f"{name} is not told here: ask /v1/chat/completions for it", name)
     options = fields.options
     return Chat(
         model=_served(context, fields.model),
