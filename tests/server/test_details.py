@@ -1,6 +1,7 @@
 """What answers tell besides their text."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -161,6 +162,21 @@ def test_timings(start_server: Any, path: str) -> None:
         )
     assert second["timings"]["prompt_n"] == 1
     assert "timings" not in ask(server, path).json()
+
+
+def test_timings_of_an_answer_that_is_told_all_at_once(start_server: Any) -> None:
+    """The event loop is held up until all five tokens are there."""
+    server = start_server(step_seconds=0.02)
+    execute = server.executor.execute
+
+    def first_step(step: Any) -> Any:
+        server.executor.execute = execute
+        server.loop.call_soon_threadsafe(time.sleep, 0.3)
+        return execute(step)
+
+    server.executor.execute = first_step
+    timings = ask(server, CHAT, timings=True).json()["timings"]
+    assert 70 < timings["predicted_ms"] < 10_000
 
 
 @paths

@@ -151,7 +151,7 @@ class Generation:
         for group, meter in zip(self.groups, self._meters, strict=True):
             scheduled = group.request.first_scheduled_time
             if scheduled is not None and meter.first:
-                first, last = min(meter.first.values()), max(meter.last.values())
+                first, last = _first_token(group, meter), max(meter.last.values())
                 prompt_ms = max(prompt_ms, 1000 * (first - scheduled))
                 predicted_ms = max(predicted_ms, 1000 * (last - first))
         cached = usage.prompt_tokens_details.cached_tokens
@@ -179,7 +179,7 @@ class Generation:
             total = max(total, last - arrival)
             queue = max(queue, (now if scheduled is None else scheduled) - arrival)
             if scheduled is not None:
-                first = min(meter.first.values(), default=now)
+                first = _first_token(group, meter) if meter.first else now
                 prefill = max(prefill, first - scheduled)
                 decode = max(decode, last - first)
         misses = [group.prefix_miss for group in self.groups]
@@ -352,6 +352,12 @@ class Generation:
             self._metrics.all_ended(
                 max(len(sample.token_ids) for sample in group.samples), group.num_preemptions
             )
+
+
+def _first_token(group: Group, meter: _Meter) -> float:
+    """When the first token was there: a reader that was behind has got it with later ones."""
+    made = [m.first_token_time for m in group.members if m.first_token_time is not None]
+    return min([*meter.first.values(), *made])
 
 
 def _milliseconds(seconds: float) -> float:
