@@ -4,11 +4,11 @@
 
 Four recordings, of 300 requests each. Nothing is fitted to any of them, and nothing is tuned from
 one to the next: what is set comes from the engine arguments that were recorded, and each run is one
-`looseleaf plan`, which `--html` prints and whose page it keeps. Step times are from measured kernels
-where there are some for the model and the device, and else from a roofline with the efficiencies
-that are its defaults. Printed are the errors, also where they miss what is asked for: of the
-makespan, of times to first token and for an output token, and the mean absolute difference of the
-curves at the recorded times.
+`looseleaf plan`, which is printed where its page is kept (`--html`). Step times are from measured
+kernels where there are some for the model and the device, and else from a roofline with the
+efficiencies that are its defaults. Printed are the errors, also where they miss what is asked for:
+of the makespan, of times to first token and for an output token, and the mean absolute difference
+of the curves at the recorded times.
 
 How many blocks there were is recorded for one run alone; elsewhere it is what fits. Two replicas
 that divide their experts are planned as one engine on two devices, with the seats and the tokens of
@@ -28,6 +28,8 @@ from machine import facts
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces" / "llmservingsim"
 ASKED = {"makespan": 0.03, "TTFT, median": 0.08, "TPOT, mean": 0.03}
 """How far off the planner may be, as a share."""
+
+SECONDS = 600
 
 
 class Recording(NamedTuple):
@@ -91,6 +93,7 @@ def planned(recording: Recording, traces: Path, html: Path | None) -> dict[str, 
     done = subprocess.run(
         [sys.executable, "-m", "looseleaf", *arguments, "--json"],
         check=True,
+        timeout=SECONDS,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -109,9 +112,8 @@ def show(run: dict[str, Any]) -> None:
         asked = ASKED.get(one["name"])
         verdict = ""
         if asked is not None:
-            verdict = (
-                f"within {asked:.0%}" if abs(one["relative"]) <= asked else f"MISSES {asked:.0%}"
-            )
+            verdict = "within" if abs(one["relative"]) <= asked else "misses"
+            verdict += f" {asked:.0%}"
         print(
             f"  {one['name']:18}{one['ours']:11.4f} s{one['theirs']:11.4f} s"
             f"{one['relative']:+9.1%}  {verdict}"

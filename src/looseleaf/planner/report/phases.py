@@ -16,14 +16,20 @@ class Phase(NamedTuple):
     end: float
 
 
+_ORDER = ("queue", "prefill", "decode", "preempted", "recompute")
+"""Of phases that begin at the same time."""
+
+
 class _Preemption:
-    """A request lost its place at `start`, came back at `back` and had all it had at `done`."""
+    """A request lost its place with step `lost`, came back with step `back`, and had all that it
+    had had at the time `done`."""
 
-    __slots__ = ("back", "done", "start")
+    __slots__ = ("back", "done", "lost")
 
-    def __init__(self, start: float) -> None:
-        self.start = start
-        self.back = self.done = inf
+    def __init__(self, lost: int) -> None:
+        self.lost = lost
+        self.back: int | None = None
+        self.done = inf
 
 
 class PhaseWatch:
@@ -40,48 +46,45 @@ class PhaseWatch:
         replay.engine.observers.append(self._observe)
 
     def _observe(self, step: Step, _: StepResult) -> None:
-        start, end = self._start(), self._replay.clock.now
+        number = len(self._replay.result.steps)
         if self._scheduler.counters.preemptions != self._num_preemptions:
             self._num_preemptions = self._scheduler.counters.preemptions
-            self._note(start)
+            self._note(number)
         if not self._away:
             return
         for sequence in step.sequences:
             preemption = self._away.get(sequence.request_id)
             if preemption is None:
                 continue
-            if preemption.back == inf:
-                preemption.back = start
+            if preemption.back is None:
+                preemption.back = number
             if sequence.samples:
-                preemption.done = end
+                preemption.done = self._replay.clock.now
                 del self._away[sequence.request_id]
 
-    def _start(self) -> float:
-        """Of the step that has just been computed. Where somebody can be preempted or is away, it
-        follows on the last one at once."""
-        steps = self._replay.result.steps
-        return steps.starts[-1] + steps.seconds[-1] if len(steps) else 0.0
-
-    def _note(self, start: float) -> None:
+    def _note(self, number: int) -> None:
         for request in self._scheduler.waiting:
             known = self._known.get(request.request_id, 0)
             if request.num_preemptions > known:
                 self._known[request.request_id] = request.num_preemptions
-                preemption = self._away[request.request_id] = _Preemption(start)
+                preemption = self._away[request.request_id] = _Preemption(number)
                 self._found.setdefault(request.request_id, []).append(preemption)
 
     def phases(self, outcome: Outcome) -> list[Phase]:
         """Of a request that has ended, one after the other, from its arrival to its end."""
+        starts = self._replay.result.steps.starts
         marks = [(outcome.arrival, "queue")]
         if outcome.scheduled is not None:
             marks.append((outcome.scheduled, "prefill"))
         if outcome.first_token is not None:
             marks.append((outcome.first_token, "decode"))
         for preemption in self._found.get(outcome.request_id, ()):
-            marks.append((preemption.start, "preempted"))
-            marks.append((preemption.back, "recompute"))
+            marks.append((starts[preemption.lost], "preempted"))
+            if preemption.back is not None:
+                marks.append((starts[preemption.back], "recompute"))
             marks.append((preemption.done, "decode"))
-        marks = sorted(mark for mark in marks if mark[0] <= outcome.finished)
+        marks = [mark for mark in marks if mark[0] <= outcome.finished]
+        marks.sort(key=lambda mark: (mark[0], _ORDER.index(mark[1])))
         ends = [start for start, _ in marks[1:]] + [outcome.finished]
         return [
             Phase(name, start, end)
