@@ -10,13 +10,13 @@ WEB = Path(__file__).resolve().parents[2] / "web"
 PAGE = WEB.parent / "src" / "looseleaf" / "studio" / "static" / "index.html"
 
 
-def missing() -> str | None:
-    """What a browser test needs and does not find."""
+def missing(*, page: bool = True) -> str | None:
+    """What a browser test needs and does not find; the studio's page only if it is to be opened."""
     if shutil.which("node") is None:
         return "node"
     if not (WEB / "node_modules" / "playwright-core").is_dir():
         return "web/node_modules (make web)"
-    if not PAGE.is_file():
+    if page and not PAGE.is_file():
         return "the built page (make web)"
     return None if shutil.which("chromium") else "chromium"
 

@@ -3,13 +3,11 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from looseleaf.bench.progress import progress
 from looseleaf.commands.options import DEFAULTS, print_json
 from looseleaf.commands.plan_arguments import add_arguments
+from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.settings import EngineSettings, format_bytes
 from looseleaf.planner.fit import (
@@ -40,6 +38,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(options: argparse.Namespace) -> None:
+    outputs = Outputs(options)
     hardware = load_hardware(options.hardware)
     settings = _settings(options, hardware)
     fitted = fit(load_shape(options.model), _fit_settings(options, hardware, settings))
@@ -51,8 +50,15 @@ def run(options: argparse.Namespace) -> None:
     trace = traffic.of(read)
     memory = memory_plan(fitted, options.num_blocks)
     start = time.perf_counter()
-    with _bar(len(trace.requests)) as on_progress:
-        plan = run_plan(trace, settings, memory, timing.times, on_progress=on_progress)
+    with percents("requests", len(trace.requests)) as on_progress:
+        plan = run_plan(
+            trace,
+            settings,
+            memory,
+            timing.times,
+            on_progress=on_progress,
+            on_replay=outputs.on_replay,
+        )
     seconds = time.perf_counter() - start
     num_tokens = plan.summary.prompt_tokens + plan.summary.output_tokens
     print(
@@ -61,25 +67,13 @@ def run(options: argparse.Namespace) -> None:
         file=sys.stderr,
     )
     report = _report(options, hardware, fitted, timing, trace, plan)
+    outputs.add_to(report, fitted, timing, trace, plan)
+    for written in outputs.write(report, plan):
+        print(written, file=sys.stderr)
     if options.json:
         print_json(report)
     else:
         print(_text(report, trace, plan))
-
-
-@contextmanager
-def _bar(num_requests: int) -> Iterator[Callable[[int], None]]:
-    """Drawn once for each percent: it is told of every request."""
-    with progress("requests", 100) as advance:
-        drawn = 0
-
-        def on_progress(num_ended: int) -> None:
-            nonlocal drawn
-            while drawn < 100 * num_ended // max(1, num_requests) and drawn < 100:
-                drawn += 1
-                advance()
-
-        yield on_progress
 
 
 def _settings(options: argparse.Namespace, hardware: Hardware) -> EngineSettings:
@@ -166,6 +160,7 @@ def _report(
         "weights_dtype": fitted.weights_dtype,
         "kv_cache_dtype": fitted.kv_dtype,
         "hardware": hardware.name,
+        "hardware_title": hardware.title,
         "tensor_parallel_size": options.tensor_parallel_size,
         "cost_model": {"name": timing.model.name, "known_error": timing.model.known_error},
         "kv_cache": {
@@ -204,6 +199,7 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
         lines += [f"  line {row.line}: {row.reason}" for row in trace.bad_rows[:SHOWN]]
         if len(trace.bad_rows) > SHOWN:
             lines.append(f"  and {len(trace.bad_rows) - SHOWN} more")
+    lines += outputs_text(report)
     if plan.warnings:
         lines += ["", *(f"warning: {warning}" for warning in plan.warnings)]
     return "\n".join(lines)

@@ -71,10 +71,14 @@ def usage(allocator: KVAllocator, requests: list[Request]) -> Usage:
         last = max(stored, request.max_total_tokens - 1)
         lengths += stored
         entries += len(table)
-        for i, block_id in enumerate(table):
-            start = i * size
+        full, whole = stored // size, last // size  # blocks that are, and will be
+        filled.update(dict.fromkeys(table[:full], size))
+        final.update(dict.fromkeys(table[:whole], size))
+        for i in range(full, len(table)):
+            block_id, start = table[i], i * size
             filled[block_id] = max(filled.get(block_id, 0), min(size, max(0, stored - start)))
-            final[block_id] = max(final.get(block_id, 0), min(size, max(0, last - start)))
+            if i >= whole:
+                final[block_id] = max(final.get(block_id, 0), min(size, max(0, last - start)))
         if isinstance(allocator, ContiguousTables):
             external += (allocator.region_blocks(request.request_id) - len(table)) * size
     stored_slots, final_slots = sum(filled.values()), sum(final.values())

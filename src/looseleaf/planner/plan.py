@@ -18,7 +18,7 @@ from looseleaf.planner.hardware import Hardware
 from looseleaf.planner.kernel_profile import load_profile
 from looseleaf.planner.replay import Replay, Replayed, planned_scheduler
 from looseleaf.planner.shape_work import ShapeCounter
-from looseleaf.planner.step_times import PartTimes, ShapeTimes, StepTimes
+from looseleaf.planner.step_times import ShapeTimes, StepTimes
 from looseleaf.planner.summary import Summary, summarize
 from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.planner.trace import Trace
@@ -80,7 +80,7 @@ def roofline_timing(fitted: Fit, hardware: Hardware, **efficiencies: float) -> T
 def profile_timing(path: Path, fitted: Fit, *, step_overhead: float = 0.0) -> Timing:
     """From kernels that were measured one by one: see `load_profile`."""
     model = load_profile(path, fitted.shape.num_layers, step_overhead=step_overhead)
-    return Timing(PartTimes(model), model)
+    return Timing(SummaryTimes(model, rows_that_draw=False), model)
 
 
 def calibrated_timing(path: Path) -> Timing:
@@ -115,8 +115,10 @@ def run_plan(
     times: StepTimes,
     *,
     on_progress: Callable[[int], None] | None = None,
+    on_replay: Callable[[Replay], None] | None = None,
 ) -> Plan:
-    """Replay requests, which must have times, on an engine of these settings."""
+    """Replay requests, which must have times, on an engine of these settings. `on_replay` gets the
+    replay before it begins, to watch it."""
     _check(settings)
     span = max((r.arrival or 0.0 for r in trace.requests), default=0.0)
     scheduler = planned_scheduler(settings, memory)
@@ -126,6 +128,8 @@ def run_plan(
         sample_seconds=max(span, 1.0) / SAMPLES,
         on_progress=on_progress,
     )
+    if on_replay is not None:
+        on_replay(replay)
     result = replay.run(arrivals(trace.requests, hashed_tokens=trace.hashed_tokens))
     summary = summarize(
         result,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import CapacityError
 from looseleaf.core.request import FinishReason, Request, RequestId
 from looseleaf.core.scheduler import Scheduler
@@ -24,6 +25,9 @@ from looseleaf.engine.usage import Usage, usage
 from looseleaf.planner.decode import DecodeRuns
 from looseleaf.planner.executor import PlannedExecutor, TimedExecutor
 from looseleaf.planner.workload import Event
+
+MOST_SAMPLES = 1000
+"""Of where the memory is, while requests run."""
 
 
 def planned_scheduler(settings: EngineSettings, memory: MemoryPlan) -> Scheduler:
@@ -89,19 +93,23 @@ class Refused(NamedTuple):
 @dataclass(slots=True)
 class Replayed:
     """What happened. `num_plain_steps` were the engine's one by one, the rest decode runs. `usage`
-    is where the memory was, every `sample_seconds`."""
+    is where the memory was, every `sample_seconds` and whenever there was nothing more to do: at
+    `usage_times`, with so many `cached` blocks that nobody held but that could still be found."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     steps: Steps = field(default_factory=Steps)
     num_plain_steps: int = 0
     usage: list[Usage] = field(default_factory=list)
+    usage_times: "array[float]" = field(default_factory=lambda: array("d"))
+    cached: "array[int]" = field(default_factory=lambda: array("i"))
 
 
 class Replay:
     """One run of an engine, from the first request to the last token.
 
-    Where the memory is gets noted every `sample_seconds`, never with None. `on_progress` is told
+    Where the memory is gets noted every `sample_seconds`, less often in long replays, never with
+    None. `on_progress` is told
     how many requests have ended, whenever one has. With `every_step` each step is the engine's own,
     which changes nothing but the time it takes.
     """
@@ -126,6 +134,7 @@ class Replay:
         self._on_progress = on_progress
         self._sample_seconds = sample_seconds
         self._next_sample = inf if sample_seconds is None else 0.0
+        self._num_idle = 0
         self._live: dict[RequestId, Request] = {}
         self._searches: dict[str, BeamSearch] = {}
         self._step = Step(0, ())
@@ -141,6 +150,8 @@ class Replay:
         coming = next(source, None)
         while coming is not None or self.engine.has_work:
             if not self.engine.has_work and coming is not None:
+                if coming.time > self._next_sample:
+                    self._sample()  # how it will be until then
                 self.clock.wait_until(coming.time)
                 coming.act(self)
                 coming = next(source, None)
@@ -154,6 +165,8 @@ class Replay:
                 self._plain_step()
             if self.clock.now >= self._next_sample:
                 self._sample()
+        if self._sample_seconds is not None:
+            self._sample()
 
     def add(self, request: Request) -> None:
         try:
@@ -187,8 +200,27 @@ class Replay:
     def _sample(self) -> None:
         assert self._sample_seconds is not None
         self._next_sample = self.clock.now + self._sample_seconds
-        scheduler = self.engine.scheduler
-        self.result.usage.append(usage(scheduler.allocator, scheduler.running))
+        scheduler, result = self.engine.scheduler, self.result
+        allocator = scheduler.allocator
+        result.usage.append(usage(allocator, scheduler.running))
+        self._num_idle += not result.usage[-1].allocated
+        result.usage_times.append(self.clock.now)
+        pool = allocator.pool if isinstance(allocator, BlockTables) else None
+        result.cached.append(0 if pool is None else pool.num_evictable)
+        if len(result.usage) - self._num_idle > MOST_SAMPLES:
+            self._look_less_often()
+
+    def _look_less_often(self) -> None:
+        """Half as often, and as if it had always been so; but what holds while nothing is to be
+        done stays."""
+        assert self._sample_seconds is not None
+        self._sample_seconds *= 2
+        result = self.result
+        kept = [i for i, one in enumerate(result.usage) if i % 2 == 0 or not one.allocated]
+        result.usage = [result.usage[i] for i in kept]
+        result.usage_times = array("d", (result.usage_times[i] for i in kept))
+        result.cached = array("i", (result.cached[i] for i in kept))
+        self._num_idle = sum(not one.allocated for one in result.usage)
 
     def _run(self, until: float) -> int:
         return 0 if self._runs is None else self._runs.run(until, self._decoded, self._ended)

@@ -125,8 +125,8 @@ def summarize(
         requests_per_second=rate(len(complete)),
         output_tokens_per_second=rate(output),
         tokens_per_second=rate(prompt + output),
-        ttft=spread(o.first_token - o.arrival for o in ended if o.first_token is not None),
-        tpot=spread(_tpot(o) for o in complete if o.num_output_tokens > 1),
+        ttft=spread(first_token_times(ended)),
+        tpot=spread(output_token_times(ended)),
         e2e=spread(o.finished - o.arrival for o in complete),
         queue=spread(o.scheduled - o.arrival for o in ended if o.scheduled is not None),
         running_mean=mean(steps.running),
@@ -148,9 +148,20 @@ def summarize(
     )
 
 
-def _tpot(outcome: Outcome) -> float:
-    assert outcome.first_token is not None
-    return (outcome.finished - outcome.first_token) / (outcome.num_output_tokens - 1)
+def first_token_times(outcomes: Iterable[Outcome]) -> list[float]:
+    """From arrivals to first tokens."""
+    return [o.first_token - o.arrival for o in outcomes if o.first_token is not None]
+
+
+def output_token_times(outcomes: Iterable[Outcome]) -> list[float]:
+    """Between two tokens, on average of each answer that is complete and has two."""
+    return [
+        (o.finished - o.first_token) / (o.num_output_tokens - 1)
+        for o in outcomes
+        if o.reason is not FinishReason.ABORT
+        and o.num_output_tokens > 1
+        and o.first_token is not None
+    ]
 
 
 def _stored(outcome: Outcome) -> int:
