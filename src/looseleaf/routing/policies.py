@@ -71,9 +71,10 @@ class PrefixAffinity(Generic[Replica]):
 
     Three things keep that from making one replica do everything. Whoever has too much to do is left
     out: a replica may have at most `imbalance` times the mean of requests (this one included), or
-    `slack` more than the least loaded one, whichever is more. A beginning of less than `least_share`
-    of the prompt's blocks counts as none, or what all prompts begin with would hold them together.
-    And blocks that a replica would have to forget for this prompt count against those that it has.
+    `slack` more than the least loaded one, whichever is more. A beginning of less than
+    `least_share` of the prompt's blocks counts as none, or what all prompts begin with would hold
+    them together. And blocks that a replica would have to forget for this prompt count against
+    those that it has.
 
     What a replica really evicts nobody tells: the `capacity` hashes used last are remembered of
     each, which had better be what its cache has room for.
