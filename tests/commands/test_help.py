@@ -53,7 +53,8 @@ FLAGS = {
         *("--max-model-len", "--no-enable-prefix-caching", "--kv-allocator", "--max-num-seqs"),
         *("--max-num-batched-tokens", "--long-prefill-token-threshold", "--admission-headroom"),
         *("--scheduling-policy", "--kernel-profile", "--compute-efficiency"),
-        *("--bandwidth-efficiency", "--step-overhead"),
+        *("--bandwidth-efficiency", "--step-overhead", "--replicas", "--routing", "--slo"),
+        *("--search", "--price-per-hour", "--sweep", "--jobs"),
     ),
     "fit": (
         *("--memory", "--hardware", "--gpu-memory-utilization", "--tensor-parallel-size"),

@@ -110,6 +110,18 @@ def test_measured_kernels(call, shared_dir: Path) -> None:
         (("--hardware", "abacus"), ("abacus",)),
         (("--kernel-profile", "x", "--compute-efficiency", "0.5"), ("no efficiencies",)),
         (("--compute-efficiency", "2"), ("compute_efficiency is 2",)),
+        (("--routing", "random", "--replicas", "2"), ("round-robin",)),
+        (("--search",), ("--slo",)),
+        (("--slo", "ttft=soon"), ("'soon'", "like 1.5s or 50ms")),
+        (("--sweep", "block_size"), ("block_size=8,16,32",)),
+        (("--sweep", "blocks_size=8"), ("blocks_size", "did you mean block_size", "max_num_seqs")),
+        (("--sweep", "block_size=8,x"), ("--block-size", "'x'")),
+        (("--sweep", "enable_prefix_caching=maybe"), ("maybe", "true or false")),
+        (("--sweep", "seed=1", "--sweep", "seed=2"), ("seed is swept twice",)),
+        (("--sweep", "json=1"), ("json",)),
+        (("--sweep", "seed=1", "--search", "--slo", "ttft=1s"), ("leave out one",)),
+        (("--sweep", "max_model_len=9999999"), ("max_model_len",)),
+        (("--price-per-hour", "0"), ("must be above 0",)),
     ],
 )
 def test_mistakes(call, trace: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -118,3 +130,101 @@ def test_mistakes(call, trace: Path, options: tuple[str, ...], words: tuple[str,
 
 def test_a_trace_that_is_not_there(call) -> None:
     call("plan", "nowhere.jsonl", *MODEL).check_refused("nowhere.jsonl", "No such file")
+
+
+@pytest.fixture
+def talks(tmp_path: Path) -> Path:
+    """Twenty conversations of three turns, each of which begins with all that was said before."""
+    rows = []
+    for talk in range(20):
+        for turn in range(3):
+            hash_ids = [10 * talk + part for part in range(turn + 2)]
+            rows.append(
+                {
+                    "timestamp": 1700 * talk + 4100 * turn,
+                    "input_length": 512 * len(hash_ids),
+                    "output_length": 40,
+                    "hash_ids": hash_ids,
+                }
+            )
+    rows.sort(key=lambda row: row["timestamp"])
+    path = tmp_path / "talks.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_replicas(call, talks: Path) -> None:
+    asked = ("plan", str(talks), *MODEL, "--replicas", "4")
+    by_turns = call(*asked, "--json").json
+    affine = call(*asked, "--routing", "prefix-affinity", "--json").json
+    assert by_turns["replicas"]["routing"] == "round-robin"
+    assert [one["requests"] for one in by_turns["replicas"]["summaries"]] == [15] * 4
+    assert affine["summary"]["hit_rate"] > 1.3 * by_turns["summary"]["hit_rate"]
+    assert any("round-robin over 4 replicas lowers" in w for w in by_turns["warnings"])
+    assert affine["warnings"] == []
+    told = call(*asked, "--slo", "ttft=1ms,tpot=1s").out
+    for words in ("4 replicas, round-robin", "KV peak", "at most 1.0 ms: NOT kept", "1.00 s: kept"):
+        assert words in told
+
+
+def test_a_sweep_is_the_same_however_many_processes(call, talks: Path) -> None:
+    base = ("plan", str(talks), *MODEL, "--limit", "20", "--slo", "ttft=1s", "--json")
+    asked = (
+        *base,
+        "--num-blocks",
+        "2000",
+        "--sweep",
+        "block_size=16,64",
+        "--sweep",
+        "replicas=1,2",
+    )
+    one, two = call(*asked), call(*asked, "--jobs", "2")
+    assert one.out == two.out
+    points = one.json["points"]
+    assert [point["settings"] for point in points] == [
+        {"block_size": size, "replicas": num} for size in (16, 64) for num in (1, 2)
+    ]
+    assert [point["num_blocks"] for point in points] == [2000, 2000, 500, 500]
+    alone = call(*base, "--num-blocks", "500", "--block-size", "64", "--replicas", "2").json
+    assert {name: alone[name] for name in ("summary", "slo", "warnings")} == {
+        name: points[3][name] for name in ("summary", "slo", "warnings")
+    }
+
+
+def test_a_sweep_for_people(call, talks: Path) -> None:
+    asked = ("plan", str(talks), *MODEL, "--limit", "10")
+    told = call(*asked, "--sweep", "hardware=a100-40gb,rtx-4090").out.splitlines()
+    titles = ["hardware", "output/s", "ttft", "p95", "tpot", "p95", "hits", "unfilled", "preempted"]
+    assert told[0].split() == titles
+    assert [row.split()[0] for row in told[1:3]] == ["a100-40gb", "rtx-4090"]
+    assert "██" in told[1]
+    told = call(*asked, "--sweep", "max_model_len=4000,9999999").out.splitlines()
+    assert "-" in told[2]
+    assert told[3].startswith("max_model_len 9999999: a request of max_model_len 9999999 tokens")
+
+
+def test_a_search(call, talks: Path) -> None:
+    asked = ("plan", str(talks), *MODEL, "--limit", "8", "--search")
+    limits = ("--slo", "ttft=1s,tpot=60ms", "--price-per-hour", "2.5")
+    one, two = call(*asked, *limits, "--json"), call(*asked, *limits, "--jobs", "2", "--json")
+    assert one.out == two.out
+    report = one.json
+    assert [row["block_size"] for row in report["block_sizes"]] == [8, 16, 32, 64]
+    best, needed = report["best"], report["replicas_needed"]
+    assert best["rate"] >= max(row["rate"] for row in report["block_sizes"]) / 1.02
+    assert 1 < best["rate"] < 50
+    assert best["binding"] in ("ttft p95", "tpot p95", "queue")
+    assert all(one["met"] for one in best["measured"])
+    assert needed["replicas"] == 1
+    assert 0 < best["cost"]["per_million_tokens"] < needed["cost"]["per_million_tokens"]
+    told = call(*asked, "--slo", "ttft=1us").out
+    for words in ("then broken", "no rate keeps the limits: ttft p95", "assumed: "):
+        assert words in told
+
+
+def test_a_search_without_times(call, tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\n" + "300,20\n" * 15)
+    report = call("plan", str(path), *MODEL, "--slo", "tpot=30ms", "--search", "--json").json
+    assert report["best"]["rate"] > 1
+    assert report["replicas_needed"] is None

@@ -3,35 +3,18 @@
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from looseleaf.commands.options import DEFAULTS, print_json
+from looseleaf.commands import plan_search, plan_sweep
+from looseleaf.commands.options import print_json
 from looseleaf.commands.plan_arguments import add_arguments
 from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
-from looseleaf.core.errors import ConfigError
-from looseleaf.engine.settings import EngineSettings, format_bytes
-from looseleaf.planner.fit import (
-    DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    DEFAULT_MAX_NUM_SEQS,
-    Fit,
-    FitSettings,
-    fit,
-)
-from looseleaf.planner.hardware import Hardware, load_hardware
-from looseleaf.planner.models import load_shape
-from looseleaf.planner.plan import (
-    SHOWN,
-    Plan,
-    Timing,
-    Traffic,
-    calibrated_timing,
-    memory_plan,
-    profile_timing,
-    roofline_timing,
-    run_plan,
-)
-from looseleaf.planner.recorded_trace import read_workload
-from looseleaf.planner.summary import as_json, as_text
+from looseleaf.commands.plan_setup import Deployment, deployment, played, workload
+from looseleaf.engine.settings import format_bytes
+from looseleaf.planner.plan import SHOWN, Plan
+from looseleaf.planner.slo import as_lines
+from looseleaf.planner.summary import Summary, as_json, as_text, seconds_text
 from looseleaf.planner.trace import Trace
 
 __all__ = ["add_arguments", "run"]
@@ -39,26 +22,20 @@ __all__ = ["add_arguments", "run"]
 
 def run(options: argparse.Namespace) -> None:
     outputs = Outputs(options)
-    hardware = load_hardware(options.hardware)
-    settings = _settings(options, hardware)
-    fitted = fit(load_shape(options.model), _fit_settings(options, hardware, settings))
-    timing = _timing(options, fitted, hardware)
-    read = read_workload(options.trace)
-    traffic = Traffic(
-        rate=options.rate, speed=options.speed, limit=options.limit, seed=options.seed
-    )
-    trace = traffic.of(read)
-    memory = memory_plan(fitted, options.num_blocks)
+    if options.sweep:
+        plan_sweep.run(options)
+    elif options.search:
+        plan_search.run(options)
+    else:
+        _run(options, outputs)
+
+
+def _run(options: argparse.Namespace, outputs: Outputs) -> None:
+    deployed = deployment(options)
+    trace = workload(options)
     start = time.perf_counter()
     with percents("requests", len(trace.requests)) as on_progress:
-        plan = run_plan(
-            trace,
-            settings,
-            memory,
-            timing.times,
-            on_progress=on_progress,
-            on_replay=outputs.on_replay,
-        )
+        plan = played(options, deployed, trace, on_progress, outputs.on_replay)
     seconds = time.perf_counter() - start
     num_tokens = plan.summary.prompt_tokens + plan.summary.output_tokens
     print(
@@ -66,8 +43,8 @@ def run(options: argparse.Namespace) -> None:
         f"{1e6 * seconds / max(1, num_tokens):.2f} us a token",
         file=sys.stderr,
     )
-    report = _report(options, hardware, fitted, timing, trace, plan)
-    outputs.add_to(report, fitted, timing, trace, plan)
+    report = _report(options, deployed, trace, plan)
+    outputs.add_to(report, deployed.fitted, deployed.timing, trace, plan)
     for written in outputs.write(report, plan):
         print(written, file=sys.stderr)
     if options.json:
@@ -76,77 +53,12 @@ def run(options: argparse.Namespace) -> None:
         print(_text(report, trace, plan))
 
 
-def _settings(options: argparse.Namespace, hardware: Hardware) -> EngineSettings:
-    gpu = hardware.kind == "gpu"
-    seqs = DEFAULT_MAX_NUM_SEQS if gpu else DEFAULTS.max_num_seqs
-    tokens = DEFAULT_MAX_NUM_BATCHED_TOKENS if gpu else DEFAULTS.max_num_batched_tokens
-    return EngineSettings(
-        model=options.model,
-        block_size=options.block_size,
-        max_num_seqs=options.max_num_seqs or seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens or tokens,
-        max_model_len=options.max_model_len,
-        long_prefill_token_threshold=options.long_prefill_token_threshold,
-        admission_headroom=options.admission_headroom,
-        scheduling_policy=options.scheduling_policy,
-        enable_prefix_caching=options.enable_prefix_caching,
-        kv_allocator=options.kv_allocator,
-    )
-
-
-def _fit_settings(
-    options: argparse.Namespace, hardware: Hardware, settings: EngineSettings
-) -> FitSettings:
-    memory = options.memory or hardware.usable_memory
-    if memory is None:
-        raise ConfigError(f"how much memory has {hardware.title}? Pass --memory, like 64GiB")
-    return FitSettings(
-        memory=memory,
-        kind=hardware.kind,
-        gpu_memory_utilization=options.gpu_memory_utilization,
-        weights_dtype=options.weights_dtype,
-        kv_cache_dtype=options.kv_cache_dtype,
-        block_size=options.block_size,
-        max_model_len=options.max_model_len,
-        tensor_parallel_size=options.tensor_parallel_size,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        kv_cache_memory=options.kv_cache_memory,
-    )
-
-
-def _timing(options: argparse.Namespace, fitted: Fit, hardware: Hardware) -> Timing:
-    given = {
-        name: getattr(options, name)
-        for name in ("compute_efficiency", "bandwidth_efficiency", "step_overhead")
-        if getattr(options, name) is not None
-    }
-    if options.calibration is not None:
-        if given or options.kernel_profile is not None:
-            raise ConfigError(
-                "a calibration says all about times: leave out --calibration, or the other options"
-            )
-        return calibrated_timing(options.calibration)
-    if options.kernel_profile is None:
-        return roofline_timing(fitted, hardware, **given)
-    overhead = given.pop("step_overhead", 0.0)
-    if given:
-        raise ConfigError(
-            "measured kernels have no efficiencies: leave out --kernel-profile, or them"
-        )
-    return profile_timing(options.kernel_profile, fitted, step_overhead=overhead)
-
-
 def _report(
-    options: argparse.Namespace,
-    hardware: Hardware,
-    fitted: Fit,
-    timing: Timing,
-    trace: Trace,
-    plan: Plan,
+    options: argparse.Namespace, deployed: Deployment, trace: Trace, plan: Plan
 ) -> dict[str, Any]:
     memory, settings = plan.memory, plan.settings
-    return {
+    hardware, _, fitted, _, timing = deployed
+    report: dict[str, Any] = {
         "trace": {
             "file": options.trace.name,
             "requests": len(trace.requests),
@@ -182,6 +94,15 @@ def _report(
         "first_refused": [refused._asdict() for refused in plan.result.refused[:SHOWN]],
         "warnings": list(plan.warnings),
     }
+    if plan.replicas:
+        report["replicas"] = {
+            "num_replicas": len(plan.replicas),
+            "routing": plan.routing,
+            "summaries": [as_json(one) for one in plan.replicas],
+        }
+    if options.slo is not None:
+        report["slo"] = options.slo.as_json(plan.result.outcomes)
+    return report
 
 
 def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
@@ -194,6 +115,11 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
         "",
         as_text(plan.summary),
     ]
+    if plan.replicas:
+        lines += ["", f"{len(plan.replicas)} replicas, {plan.routing}; above, one on average:"]
+        lines += _replicas(plan.replicas)
+    if "slo" in report:
+        lines += ["", *as_lines(report["slo"])]
     if trace.bad_rows:
         lines += ["", f"{len(trace.bad_rows)} rows of the trace are not used:"]
         lines += [f"  line {row.line}: {row.reason}" for row in trace.bad_rows[:SHOWN]]
@@ -203,3 +129,21 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
     if plan.warnings:
         lines += ["", *(f"warning: {warning}" for warning in plan.warnings)]
     return "\n".join(lines)
+
+
+def _replicas(summaries: Sequence[Summary]) -> list[str]:
+    rows = [("", "requests", "prompt", "output", "hits", "KV peak", "ttft p95", "tpot p95")]
+    for number, one in enumerate(summaries, 1):
+        rows.append(
+            (
+                str(number),
+                str(one.requests),
+                str(one.prompt_tokens),
+                str(one.output_tokens),
+                f"{100 * one.hit_rate:.1f}%",
+                f"{100 * one.kv_used_peak:.1f}%",
+                "-" if one.ttft is None else seconds_text(one.ttft.p95),
+                "-" if one.tpot is None else seconds_text(one.tpot.p95),
+            )
+        )
+    return ["".join(f"{cell:>10}" for cell in row) for row in rows]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size
 from looseleaf.commands.plan_outputs import add_outputs
+from looseleaf.commands.plan_search_arguments import add_replicas, add_searches
 from looseleaf.core.policy import POLICIES
 from looseleaf.engine.settings import KV_ALLOCATORS
 from looseleaf.planner.fit import (
@@ -22,6 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests to replay, as JSON lines or CSV: Mooncake, Azure, Bailian, logs of OpenAI "
         "responses, lengths alone (then with --rate), or what `looseleaf serve --record` wrote",
     )
+    add_settings(parser)
+    add_json(parser)
+    add_searches(parser)
+    add_outputs(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """What changes the answer: a sweep may go through any of it."""
     parser.add_argument(
         "--model",
         "-m",
@@ -34,12 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE.yaml",
         help="a device that `looseleaf fit --list` shows, or your own",
     )
-    add_json(parser)
     _add_traffic(parser)
     _add_memory(parser)
     _add_scheduling(parser)
     _add_times(parser)
-    add_outputs(parser)
+    add_replicas(parser)
 
 
 def _add_traffic(parser: argparse.ArgumentParser) -> None:

@@ -89,6 +89,7 @@ class Outputs:
         for path in (options.html, options.chrome_trace):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise ConfigError(f"{path} cannot be written: pass a file in a folder that exists")
+        _check_one_engine(options)
         if options.against_requests is not None and options.against is None:
             raise ConfigError("--against-requests goes with --against: pass both")
         self._recorded: Curves | None = None
@@ -143,6 +144,20 @@ class Outputs:
                 options.chrome_trace, plan, self._watch, options.chrome_trace_requests
             )
             yield f"wrote {options.chrome_trace}: {num} events, for ui.perfetto.dev"
+
+
+def _check_one_engine(options: argparse.Namespace) -> None:
+    """These describe one replay of one engine."""
+    asked = [
+        "--" + name.replace("_", "-")
+        for name in ("html", "what_if", "compare_allocators", "against", "chrome_trace")
+        if getattr(options, name)
+    ]
+    for other in ("sweep", "search"):
+        if asked and getattr(options, other):
+            raise ConfigError(f"{asked[0]} is about one replay: leave it out, or --{other}")
+    if asked and options.replicas > 1:
+        raise ConfigError(f"{asked[0]} is about one engine: leave it out, or --replicas")
 
 
 def _part(sample: Trace, trace: Trace, cases: list[Any]) -> dict[str, Any]:

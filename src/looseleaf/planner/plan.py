@@ -16,6 +16,7 @@ from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.fit import Fit
 from looseleaf.planner.hardware import Hardware
 from looseleaf.planner.kernel_profile import load_profile
+from looseleaf.planner.prefix_warnings import short_prefixes
 from looseleaf.planner.replay import Replay, Replayed, planned_scheduler
 from looseleaf.planner.shape_work import ShapeCounter
 from looseleaf.planner.step_times import ShapeTimes, StepTimes
@@ -91,11 +92,17 @@ def calibrated_timing(path: Path) -> Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
+    """`replicas` are the summaries of each where there are several, between which requests were
+    routed by `routing`. `summary` and `result` are of all together then: `busy`, means and peaks
+    are those of one replica."""
+
     settings: EngineSettings
     memory: MemoryPlan
     summary: Summary
     result: Replayed
     warnings: tuple[str, ...]
+    replicas: tuple[Summary, ...] = ()
+    routing: str | None = None
 
 
 def memory_plan(fitted: Fit, num_blocks: int | None = None) -> MemoryPlan:
@@ -119,13 +126,12 @@ def run_plan(
 ) -> Plan:
     """Replay requests, which must have times, on an engine of these settings. `on_replay` gets the
     replay before it begins, to watch it."""
-    _check(settings)
-    span = max((r.arrival or 0.0 for r in trace.requests), default=0.0)
+    check_plannable(settings)
     scheduler = planned_scheduler(settings, memory)
     replay = Replay(
         scheduler,
         PlannedExecutor(times, VirtualClock()),
-        sample_seconds=max(span, 1.0) / SAMPLES,
+        sample_seconds=sample_seconds(trace),
         on_progress=on_progress,
     )
     if on_replay is not None:
@@ -143,17 +149,24 @@ def run_plan(
         memory=memory,
         summary=summary,
         result=result,
-        warnings=tuple(_warnings(trace, summary, result)),
+        warnings=tuple(warnings_of(trace, summary, result)),
     )
 
 
-def _check(settings: EngineSettings) -> None:
+def sample_seconds(trace: Trace) -> float:
+    """How often a replay of it looks where the memory is."""
+    return max(1.0, *(r.arrival or 0.0 for r in trace.requests[-1:])) / SAMPLES
+
+
+def check_plannable(settings: EngineSettings) -> None:
+    """Raises ConfigError for settings that would be ignored."""
     for name in ("swap_space", "kv_disk", "pin_budget", "speculative_ngram"):
         if getattr(settings, name):
             raise ConfigError(f"{name} cannot be planned with: leave it out")
 
 
-def _warnings(trace: Trace, summary: Summary, result: Replayed) -> list[str]:
+def warnings_of(trace: Trace, summary: Summary, result: Replayed) -> list[str]:
+    """What is worth a second look before it is deployed."""
     found = []
     if summary.refused:
         found.append(
@@ -164,6 +177,7 @@ def _warnings(trace: Trace, summary: Summary, result: Replayed) -> list[str]:
         found.append(f"{len(trace.bad_rows)} rows of the trace could not be used")
     if summary.prefix_caching and not any(request.hash_ids for request in trace.requests):
         found.append("the trace does not say what prompts share: its hit rate means nothing")
+    found += short_prefixes(trace, summary)
     if summary.requests and summary.preemptions > summary.requests / 10:
         found.append(
             f"{summary.preemptions} preemptions of {summary.requests} requests: give the KV cache "

@@ -28,10 +28,11 @@ def spread(values: Iterable[float]) -> Spread | None:
     if not ordered:
         return None
     shares = (0.5, 0.9, 0.95, 0.99, 1.0)
-    return Spread(sum(ordered) / len(ordered), *(_quantile(ordered, q) for q in shares))
+    return Spread(sum(ordered) / len(ordered), *(quantile(ordered, q) for q in shares))
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of at least one value, in order."""
     place = share * (len(ordered) - 1)
     low = floor(place)
     high = min(low + 1, len(ordered) - 1)
@@ -181,7 +182,8 @@ def as_json(summary: Summary) -> dict[str, Any]:
 def as_text(summary: Summary) -> str:
     s = summary
     lines = [
-        f"{s.requests} requests in {_seconds(s.duration)}: {s.requests_per_second:.2f} requests/s, "
+        f"{s.requests} requests in {seconds_text(s.duration)}: "
+        f"{s.requests_per_second:.2f} requests/s, "
         f"{s.output_tokens_per_second:.0f} output tokens/s, {s.tokens_per_second:.0f} with the "
         f"prompts'; busy {_share(s.busy / s.duration if s.duration else 0)} of the time",
         "",
@@ -194,7 +196,7 @@ def as_text(summary: Summary) -> str:
         ("waiting for a seat", s.queue),
     ):
         if found is not None:
-            lines.append(f"{title:22}" + "".join(f"{_seconds(value):>9}" for value in found))
+            lines.append(f"{title:22}" + "".join(f"{seconds_text(value):>9}" for value in found))
     waste = ""
     if s.kv_filled is not None and s.kv_waste is not None:
         waste = f"; {_share(s.kv_filled)} of that filled, {_share(s.kv_waste)} never to be"
@@ -224,7 +226,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f}%"
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
     if value < 1:
         return f"{1000 * value:.1f} ms"
     return f"{value:.2f} s" if value < 600 else f"{value:.0f} s"

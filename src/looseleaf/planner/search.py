@@ -1,0 +1,237 @@
+"""The largest rate that keeps the limits, and how many replicas a load needs.
+
+Both assume that latencies only grow with the rate, and only shrink with more replicas: what lies
+between two rates that were tried is not looked at.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
+
+from looseleaf.core.errors import ConfigError
+from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.settings import EngineSettings
+from looseleaf.planner.replay import Outcome
+from looseleaf.planner.replicas import Replicas
+from looseleaf.planner.slo import Limit, Measured, Slo, exceeds
+from looseleaf.planner.step_times import StepTimes
+from looseleaf.planner.summary import Summary
+from looseleaf.planner.trace_types import Trace
+
+PRECISION = 1.02
+"""How far apart the rate that was found and the one that is too much may be."""
+
+ALONE = 1e-6
+"""Times the trace's own rate: each request has the engine for itself."""
+
+FALLING_BEHIND = 0.05
+"""Of the time in which requests come: if those of its last quarter wait longer than that for a
+seat, the queue only grows, and with more requests every limit would be broken."""
+
+QUEUE = "queue"
+"""What binds where requests come faster than they are answered."""
+
+MAX_REPLICAS = 64
+_MOST_DOUBLINGS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What is searched with. `trace` has times."""
+
+    trace: Trace
+    settings: EngineSettings
+    memory: MemoryPlan
+    times: StepTimes
+    slo: Slo
+    num_replicas: int = 1
+    routing: str = "round-robin"
+
+    @property
+    def rate(self) -> float:
+        """Requests a second, of the trace as it is. Raises ConfigError if they come all at once."""
+        requests = self.trace.requests
+        span = (requests[-1].arrival or 0.0) - (requests[0].arrival or 0.0)
+        if len(requests) < 2 or span <= 0:
+            raise ConfigError(
+                "the requests come all at once: nothing says how fast; pass --rate, in requests a "
+                "second"
+            )
+        return (len(requests) - 1) / span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One replay, at `speed` times the scenario's rate. `broken` names a limit that was not kept,
+    or QUEUE; one that was broken for sure was not played to its end, and has no figures."""
+
+    speed: float
+    num_replicas: int
+    broken: str | None
+    measured: tuple[Measured, ...] = ()
+    attainment: float | None = None
+    summary: Summary | None = None
+
+    @property
+    def kept(self) -> bool:
+        return self.broken is None
+
+
+class LargestRate(NamedTuple):
+    """`best` is the largest rate that kept the limits, None if not even single requests do.
+    `binding` is what the next larger one that was tried broke; None if nothing does: the whole
+    trace at once keeps the limits. `rate` is in requests a second, for all replicas together."""
+
+    best: Trial | None
+    rate: float | None
+    binding: str | None
+    num_trials: int
+
+
+OnTrial = Callable[[], None]
+
+
+def largest_rate(
+    scenario: Scenario,
+    *,
+    start: float = 1.0,
+    step: float = 2.0,
+    on_trial: OnTrial = lambda: None,
+) -> LargestRate:
+    """By trying rates: `start` times the scenario's own and `step` times more or less, until one is
+    kept and one is not; then ever closer in between (to PRECISION). Raises ConfigError if all
+    requests come at once."""
+    own_rate = scenario.rate
+    num_trials = 0
+
+    def tried(speed: float) -> Trial:
+        nonlocal num_trials
+        num_trials += 1
+        found = attempt(scenario, speed)
+        on_trial()
+        return found
+
+    low = high = None
+    speed = start
+    for _ in range(_MOST_DOUBLINGS):
+        found = tried(speed)
+        if found.kept:
+            low, speed = found, speed * step
+        else:
+            high, speed = found, speed / step
+            if low is None and high.speed == start:  # before going down any further
+                alone = tried(ALONE)
+                if not alone.kept:
+                    return LargestRate(None, None, alone.broken, num_trials)
+        if low is not None and high is not None:
+            break
+    while low is not None and high is not None and high.speed > PRECISION * low.speed:
+        found = tried(sqrt(low.speed * high.speed))
+        if found.kept:
+            low = found
+        else:
+            high = found
+    rate = None if low is None else low.speed * own_rate
+    return LargestRate(low, rate, None if high is None else high.broken, num_trials)
+
+
+def replicas_needed(
+    scenario: Scenario, rate_of_one: float, *, on_trial: OnTrial = lambda: None
+) -> Trial | None:
+    """The fewest replicas that keep the limits at the scenario's own rate; None if MAX_REPLICAS do
+    not. The first guess is by `rate_of_one` replica."""
+
+    def tried(num_replicas: int) -> Trial:
+        found = attempt(scenario, 1.0, num_replicas)
+        on_trial()
+        return found
+
+    number = min(MAX_REPLICAS, max(1, round(scenario.rate / rate_of_one + 0.499)))
+    found = tried(number)
+    if not found.kept:
+        while not found.kept:
+            if number == MAX_REPLICAS:
+                return None
+            number += 1
+            found = tried(number)
+        return found
+    while number > 1:
+        number -= 1
+        fewer = tried(number)
+        if not fewer.kept:
+            break
+        found = fewer
+    return found
+
+
+def attempt(scenario: Scenario, speed: float, num_replicas: int | None = None) -> Trial:
+    """Replay the scenario at `speed` times its rate."""
+    trace = at_speed(scenario.trace, speed)
+    number = num_replicas or scenario.num_replicas
+    watch = _Watch(scenario.slo, sum(request.num_samples for request in trace.requests))
+    replicas = Replicas(
+        scenario.settings,
+        scenario.memory,
+        scenario.times,
+        num_replicas=number,
+        routing=scenario.routing,
+        on_end=watch.ended,
+    )
+    try:
+        replicas.run(trace)
+    except _Broken as broken:
+        return Trial(speed=speed, num_replicas=number, broken=broken.limit.name)
+    outcomes = replicas.result().outcomes
+    measured = scenario.slo.measured(outcomes)
+    broken_limit = next((one.limit.name for one in measured if not one.met), None)
+    if broken_limit is None and falling_behind(outcomes):
+        broken_limit = QUEUE
+    return Trial(
+        speed=speed,
+        num_replicas=number,
+        broken=broken_limit,
+        measured=measured,
+        attainment=scenario.slo.attainment(outcomes),
+        summary=replicas.summary(),
+    )
+
+
+def at_speed(trace: Trace, speed: float) -> Trace:
+    requests = tuple(r._replace(arrival=(r.arrival or 0.0) / speed) for r in trace.requests)
+    return trace._replace(requests=requests)
+
+
+def falling_behind(outcomes: Sequence[Outcome]) -> bool:
+    """Whether requests came faster than they were answered."""
+    if not outcomes:
+        return False
+    first = min(o.arrival for o in outcomes)
+    span = max(o.arrival for o in outcomes) - first
+    waits = [
+        o.scheduled - o.arrival
+        for o in outcomes
+        if o.scheduled is not None and o.arrival >= first + 0.75 * span
+    ]
+    return bool(waits) and sum(waits) / len(waits) > FALLING_BEHIND * span > 0
+
+
+class _Broken(Exception):
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(limit.name)
+        self.limit = limit
+
+
+class _Watch:
+    """Ends a replay as soon as too many requests have broken a limit, whatever the others do."""
+
+    def __init__(self, slo: Slo, num_requests: int) -> None:
+        # One more than the percentile allows: it lies between two values.
+        self._left = {one: int((1 - one.share) * num_requests) + 1 for one in slo.limits}
+
+    def ended(self, outcome: Outcome) -> None:
+        for limit, left in self._left.items():
+            if exceeds(limit, outcome):
+                if left == 0:
+                    raise _Broken(limit)
+                self._left[limit] = left - 1
