@@ -89,13 +89,14 @@ class Refused(NamedTuple):
 @dataclass(slots=True)
 class Replayed:
     """What happened. `num_plain_steps` were the engine's one by one, the rest decode runs. `usage`
-    is where the memory was, every `sample_seconds`."""
+    is where the memory was, every `sample_seconds`, at `usage_times`."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     steps: Steps = field(default_factory=Steps)
     num_plain_steps: int = 0
     usage: list[Usage] = field(default_factory=list)
+    usage_times: "array[float]" = field(default_factory=lambda: array("d"))
 
 
 class Replay:
@@ -150,7 +151,9 @@ class Replay:
             while coming is not None and coming.time <= self.clock.now:
                 coming.act(self)
                 coming = next(source, None)
-            if self.engine.has_work and not self._run(inf if coming is None else coming.time):
+            # Not only between runs: these end where requests do, and then the memory is emptier.
+            until = min(self._next_sample, inf if coming is None else coming.time)
+            if self.engine.has_work and not self._run(until):
                 self._plain_step()
             if self.clock.now >= self._next_sample:
                 self._sample()
@@ -189,6 +192,7 @@ class Replay:
         self._next_sample = self.clock.now + self._sample_seconds
         scheduler = self.engine.scheduler
         self.result.usage.append(usage(scheduler.allocator, scheduler.running))
+        self.result.usage_times.append(self.clock.now)
 
     def _run(self, until: float) -> int:
         return 0 if self._runs is None else self._runs.run(until, self._decoded, self._ended)
