@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+from looseleaf.core.step import Step
 from looseleaf.engine.usage import Usage, usage
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.executor import PlannedExecutor
@@ -17,6 +18,10 @@ from looseleaf.planner.workload import arrivals, poisson
 
 WARM_UP = 0.25
 """Of the time with requests waiting: until then the first ones, all as old, fill the memory."""
+
+
+STEPS_BETWEEN = 4
+"""Of beam searches, between two looks at the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ def backlog(
         searches = Searches(requests, beam_width)
         beams = RecordedBeamsExecutor(times, clock)
         replay = Replay(scheduler, beams)
-        replay.engine.observers.append(_Looks(replay, seconds_between))
+        replay.engine.observers.append(_Looks(replay))
         replay.run(searches.events())
         ended = [s.ended for s in searches.started if s.ended is not None]
     else:
@@ -72,22 +77,18 @@ def backlog(
 
 
 class _Looks:
-    """Where the memory is while a step is computed. Between two steps, beams of one parent still
-    share the block that each of them is about to write into."""
+    """Where the memory is while a step is computed, every few steps. Between two steps, beams of
+    one parent still share the block that each of them is about to write into."""
 
-    def __init__(self, replay: Replay, seconds_between: float) -> None:
+    def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._between = seconds_between
-        self._next = 0.0
 
-    def __call__(self, *_: object) -> None:
-        replay, now = self._replay, self._replay.clock.now
-        if now < self._next:
+    def __call__(self, step: Step, _: object) -> None:
+        if step.step_id % STEPS_BETWEEN:
             return
-        self._next = now + self._between
-        scheduler = replay.engine.scheduler
-        replay.result.usage.append(usage(scheduler.allocator, scheduler.running))
-        replay.result.usage_times.append(now)
+        scheduler, result = self._replay.engine.scheduler, self._replay.result
+        result.usage.append(usage(scheduler.allocator, scheduler.running))
+        result.usage_times.append(self._replay.clock.now)
 
 
 def _measure(replay: Replay, ended: Sequence[float], whole: bool) -> Full:
@@ -115,6 +116,10 @@ def _ends(outcomes: Sequence[Outcome]) -> dict[int, float]:
         index = int(outcome.request_id.partition("/")[0])
         ends[index] = max(ends.get(index, 0.0), outcome.finished)
     return ends
+
+
+MAX_TRIED = 20
+"""Rates, each 15% from the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +163,7 @@ def sustained(
     that were tried."""
     tried = [run(around)]
     step = 1.15 if tried[0].latency < latency else 1 / 1.15
-    while (tried[-1].latency < latency) == (step > 1) and len(tried) < 12:
+    while (tried[-1].latency < latency) == (step > 1) and len(tried) < MAX_TRIED:
         tried.append(run(tried[-1].rate * step))
     tried.sort(key=lambda one: one.rate)
     return _crossing(tried, latency), tried

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from looseleaf.planner.paper.runs import Full, Served, backlog, serve, sustained
-from looseleaf.planner.paper.setups import BLOCK_SIZE, LLAMA_13B, OPT_13B, Setup, System
+from looseleaf.planner.paper.setups import BLOCK_SIZE, LLAMA_13B, OPT_13B, VLLM, Setup, System
 from looseleaf.planner.paper.workloads import chats, draw, translations
 
 T = TypeVar("T")
@@ -58,21 +58,16 @@ class Trials:
         return self._once(("full", name, system, setup.name, kind, width), run)
 
     def shared(self, name: str, kind: str, width: int) -> Full:
-        """vLLM from the first request to the last, for what they share."""
+        """vLLM, for what samples and beams share."""
+        if kind == "samples":
+            return self.full(name, VLLM, width=width)
 
         def run() -> Full:
-            samples = kind == "samples"
-            num = {"ShareGPT": 10, "Alpaca": 60}[name] * (10 if samples else 1)
-            return backlog(
-                OPT_13B,
-                System("vLLM", "paged"),
-                draw(name, num // (3 if self.quick else 1), self.seed, width if samples else 1),
-                beam_width=1 if samples else width,
-                seconds_between=_BETWEEN[name],
-                whole=True,
-            )
+            num = {"ShareGPT": 9, "Alpaca": 60}[name] // (3 if self.quick else 1)
+            requests = draw(name, num, self.seed)
+            return backlog(OPT_13B, VLLM, requests, beam_width=width, whole=True)
 
-        return self._once(("shared", name, kind, width), run)
+        return self._once(("shared", name, width), run)
 
     def served(
         self,
