@@ -109,7 +109,7 @@ def chatbot(trials: Trials) -> Figure:
         tuple(rows),
         tolerance=0.15,
         relative=True,
-        reason="all prompts have 1,024 tokens here, so that memory holds 1.7 times as many at most, "
-        "and a step with more of them takes longer; the paper's had shorter ones among them, for "
+        reason="all prompts have 1,024 tokens here, so that memory holds at most 1.7 times as many "
+        "and larger steps take longer; the paper's had shorter ones among them, for "
         "which Orca reserves as much",
     )
