@@ -25,6 +25,7 @@ COMMANDS = {
     "plan": "replay a trace on the engine, its scheduler and cache, without the arithmetic",
     "fit": "say how many requests of a model fit into some memory, and why",
     "calibrate": "time the steps of this machine, for predictions that hold on it",
+    "reproduce": "print the figures of published papers beside those of this engine",
     "studio": "show KV memory in a browser: a recording, or made-up chats",
     "demo": "see block sharing, memory waste, and a real model using both",
     "bench": "measure speed and memory on fixed workloads, and the kernels alone",

@@ -62,6 +62,7 @@ FLAGS = {
         *("--block-size", "--requests", "--shared-prefix", "--max-model-len", "--max-num-seqs"),
         *("--max-num-batched-tokens", "--list", "--json"),
     ),
+    "reproduce": (),
     "calibrate": ("--model", "--json", "--output", "--rounds", *ENGINE_FLAGS),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
     "studio": ("--host", "--port", "--num-blocks", "--max-num-seqs", "--rate", "--seed"),

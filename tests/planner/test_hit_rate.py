@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from looseleaf.planner.hit_rate import lru_hit_rate
-from looseleaf.planner.trace import BadRow, TraceRequest, read_trace
+from looseleaf.planner.hardware import load_hardware
+from looseleaf.planner.hit_rate import HitRate, hit_rate, lru_hit_rate
+from looseleaf.planner.live_hits import Deployment, live_hits
+from looseleaf.planner.models import load_shape
+from looseleaf.planner.summary import Summary
+from looseleaf.planner.trace import BadRow, Trace, TraceRequest, read_trace
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "mooncake_fast25"
 CAPACITIES = (1_000, 3_000, 10_000, 30_000, 50_000, 100_000, None)
@@ -26,6 +30,59 @@ def test_mooncake_has_the_published_hit_rates(name: str, percent: tuple[float, .
     rates = [100 * lru_hit_rate(prompts, capacity) for capacity in CAPACITIES]
     assert rates == pytest.approx(percent, abs=0.1)
     assert rates == sorted(rates)
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="the traces are not beside this checkout")
+@pytest.mark.parametrize(
+    ("name", "by_blocks", "by_tokens", "last_half", "of_3m_and_50m_tokens"),
+    [
+        ("conversation", 36.64, 37.36, 39.8, (37.0, 99.2)),
+        ("synthetic", 63.96, 65.12, 86.3, (48.4, 100.0)),
+    ],
+)
+def test_mooncake_by_tokens_and_by_the_window(
+    name: str,
+    by_blocks: float,
+    by_tokens: float,
+    last_half: float,
+    of_3m_and_50m_tokens: tuple[float, float],
+) -> None:
+    trace = read_trace(TRACES / f"{name}_trace.jsonl")
+    whole = hit_rate(trace)
+    assert 100 * whole.by_blocks == pytest.approx(by_blocks, abs=0.1)
+    assert 100 * whole.by_tokens == pytest.approx(by_tokens, abs=0.1)
+    late = hit_rate(trace, since=len(trace.requests) // 2)
+    assert 100 * late.by_tokens == pytest.approx(last_half, abs=0.1)
+    found = [
+        100 * hit_rate(trace, tokens // 512).by_blocks / whole.by_blocks
+        for tokens in (3_000_000, 50_000_000)
+    ]
+    assert found == pytest.approx(of_3m_and_50m_tokens, abs=0.1)
+
+
+def test_under_live_load_running_requests_hold_blocks() -> None:
+    """Who comes one by one finds what LRU keeps; who comes at once finds less, and never more than
+    an infinite cache has."""
+    rows = [
+        TraceRequest(0.0, 64 + 32 * (i % 3), 40, (1, 2, *range(10 * i, 10 * i + i % 3)))
+        for i in range(1, 31)
+    ] * 2
+    deployment = Deployment(load_shape("llama-7b"), load_hardware("a100-40gb"), 1)
+
+    def live(gap: float, capacity: int) -> tuple[HitRate, Summary]:
+        requests = tuple(r._replace(arrival=i * gap) for i, r in enumerate(rows))
+        found = live_hits(Trace(requests, (), True, 32), deployment, capacity)
+        assert found.summary.requests == len(rows)
+        return found.rate, found.summary
+
+    trace = Trace(tuple(rows), (), True, 32)
+    infinite = hit_rate(trace)
+    assert live(100, 1000)[0].by_blocks == infinite.by_blocks
+    alone = live(100, 20)[0]
+    assert alone.by_blocks < infinite.by_blocks
+    together, summary = live(0.001, 20)
+    assert summary.waiting_peak > 10
+    assert together.by_blocks < infinite.by_blocks
 
 
 def test_a_prefix_hits_up_to_its_first_missing_block() -> None:

@@ -8,9 +8,10 @@ comes out is what `Engine.step` would have come to, step for step, time for time
 
 from collections.abc import Callable
 
-from looseleaf.core.block_tables import BlockTables
+from looseleaf.core.allocator import KVAllocator
 from looseleaf.core.request import FinishReason, Request
 from looseleaf.core.step import ScheduledSequence, Step
+from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.engine import Engine
 from looseleaf.planner.executor import PlannedExecutor
 
@@ -28,7 +29,9 @@ class DecodeRuns:
         self._scheduler = scheduler
         self._executor = executor
         plain = engine.tiers is None and scheduler.drafter is None and allocator.events is None
-        self._tables = allocator if plain and isinstance(allocator, BlockTables) else None
+        self._tables = allocator if plain else None
+        # A region was taken for all that its sequence may ever store: there is nothing to take.
+        self._grows = not isinstance(allocator, ContiguousTables)
         self._pins = engine.pins
         self._refused: Request | None = None
         self._num_preemptions = 0
@@ -61,7 +64,7 @@ class DecodeRuns:
             return 0
         num_steps = min(map(_num_steps, running), default=0)
         # The first step may copy blocks: what is shared is no longer once it is written to.
-        if num_steps == 0 or len(running) > tables.num_available:
+        if num_steps == 0 or (self._grows and len(running) > tables.num_available):
             return 0
         return self._run(tables, list(running), num_steps, until, on_step, on_end)
 
@@ -83,7 +86,7 @@ class DecodeRuns:
 
     def _run(
         self,
-        tables: BlockTables,
+        tables: KVAllocator,
         running: list[Request],
         num_steps: int,
         until: float,
@@ -93,7 +96,7 @@ class DecodeRuns:
         clock = self._executor.clock
         seconds = self._executor.times.decoding([r.num_computed_tokens for r in running])
         phases = _Phases(running, tables.block_size)
-        filled = running  # at first all, for whoever has to copy
+        filled = running if self._grows else []  # at first all, for whoever has to copy
         done = 0
         while done < num_steps and clock.now < until and len(filled) <= tables.num_available:
             for request in filled:
@@ -106,7 +109,7 @@ class DecodeRuns:
             done += 1
             if done == num_steps:
                 break
-            filled = phases.filled_after(done)
+            filled = phases.filled_after(done) if self._grows else []
             for request in filled:
                 tables.publish(request)
             on_step(start, len(running), tables.num_available)

@@ -47,7 +47,7 @@ class PlannedExecutor:
                 continue
             for sample in samples:
                 tokens.append(next(new))
-                logprobs.append(self._logprobs(tokens[-1], sample))
+                logprobs.append(self.likely(tokens[-1], sample))
         scored = [s for s in step.sequences if s.prompt_logprobs]
         return StepResult(
             step.step_id,
@@ -57,7 +57,8 @@ class PlannedExecutor:
             prompt_top=tuple(((),) * _num_scores(s) for s in scored if s.num_prompt_top),
         )
 
-    def _logprobs(self, token: int, sample: Sample) -> TokenLogprobs | None:
+    def likely(self, token: int, sample: Sample) -> TokenLogprobs | None:
+        """What is listed with a token that was drawn, if that is asked for."""
         count = sample.params.logprobs
         if count is None:
             return None

@@ -161,7 +161,9 @@ class Replay:
             while coming is not None and coming.time <= self.clock.now:
                 coming.act(self)
                 coming = next(source, None)
-            if self.engine.has_work and not self._run(inf if coming is None else coming.time):
+            # Not only between runs: these end where requests do, and then the memory is emptier.
+            until = min(self._next_sample, inf if coming is None else coming.time)
+            if self.engine.has_work and not self._run(until):
                 self._plain_step()
             if self.clock.now >= self._next_sample:
                 self._sample()
