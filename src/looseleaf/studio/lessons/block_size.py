@@ -98,6 +98,9 @@ def _build(block_size: Value) -> Scene:
         tuple((size, c.waste, c.entries, c.hashes, c.shared) for size, c in every.items()),
         waste.BLOCK_SIZES.index(block_size),
     )
+    entries = tuple(
+        Bar(str(size), (("entries", c.entries),), size == block_size) for size, c in every.items()
+    )
     smallest, largest = waste.BLOCK_SIZES[0], waste.BLOCK_SIZES[-1]
     return Scene(
         (block_size,),
@@ -125,18 +128,13 @@ def _build(block_size: Value) -> Scene:
                     Bar(str(size), (("wasted", c.waste),), size == block_size)
                     for size, c in every.items()
                 ),
+                unit="share",
             ),
-            Step("entries", bars=_by_size(every, "entries", block_size)),
+            Step("entries", bars=entries),
             Step("share", pool=costs.pool),
             Step("middle", rows=rows),
         ),
         Question(2),
-    )
-
-
-def _by_size(every: dict[int, _Costs], part: str, block_size: int) -> tuple[Bar, ...]:
-    return tuple(
-        Bar(str(size), ((part, c.entries),), size == block_size) for size, c in every.items()
     )
 
 

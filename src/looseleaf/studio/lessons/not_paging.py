@@ -55,7 +55,7 @@ def _build(num_tokens: Value) -> Scene:
     table_bytes = entries * ENTRY_BYTES
     rounded = entries * PAGE * TOKEN_BYTES
     bars = (
-        Bar("exact", (("stored", num_bytes),)),
+        Bar("exact_size", (("stored", num_bytes),)),
         Bar("paged", (("stored", num_bytes), ("internal", rounded - num_bytes)), True),
         Bar(
             "max",
@@ -90,10 +90,10 @@ def _build(num_tokens: Value) -> Scene:
             "pool": POOL_TOKENS,
         },
         (
-            Step("bytes", bars=bars[:2]),
+            Step("bytes", bars=bars[:2], unit="bytes"),
             Step("read", rows=rows),
             Step("lookup", rows=rows),
-            Step("fit", bars=bars, rows=rows),
+            Step("fit", bars=bars, unit="bytes", rows=rows),
         ),
         Question(0),
     )

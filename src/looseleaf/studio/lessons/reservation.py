@@ -2,10 +2,19 @@
 
 from looseleaf.core.request import Status
 from looseleaf.engine.contiguous import RULES
-from looseleaf.studio.lessons.scene import Bar, Control, Lesson, Question, Scene, Step, Value
+from looseleaf.studio.lessons.scene import (
+    Bar,
+    Control,
+    Figures,
+    Lesson,
+    Question,
+    Scene,
+    Step,
+    Value,
+)
 from looseleaf.studio.lessons.stage import PAGED, Stage, slots
 
-NUM_BLOCKS, BLOCK_SIZE = 48, 4
+NUM_BLOCKS, BLOCK_SIZE = 32, 4
 MAX_MODEL_LEN = 48
 REQUESTS = (
     *(("A", 10, 17), ("B", 5, 5), ("C", 14, 18), ("D", 6, 4)),
@@ -37,7 +46,6 @@ def _build(rule: Value) -> Scene:
     stage = _alone(rule)
     name, prompt, output = REQUESTS[0]
     alone, alone_pool = slots(stage.usage()), stage.pool(kinds=True)
-    held = sum(block.ref_count > 0 for block in alone_pool.blocks)
     _crowd(stage)
     crowd, crowd_pool = slots(stage.usage()), stage.pool(kinds=True)
     running = sum(r.status is Status.RUNNING for r in stage.requests.values())
@@ -61,7 +69,7 @@ def _build(rule: Value) -> Scene:
         bars.append(Bar(other, parts, other == rule))
         if other == rule:
             later, later_pool = slots(now), same.pool(kinds=True)
-    figures = {
+    figures: Figures = {
         "name": name,
         "prompt": prompt,
         "output": output,
@@ -74,7 +82,7 @@ def _build(rule: Value) -> Scene:
         (rule,),
         figures,
         (
-            Step("unknown", {**alone, "held": held}, alone_pool),
+            Step("unknown", {**alone, "held": len(alone_pool.blocks)}, alone_pool),
             Step("kinds", alone, alone_pool),
             Step("crowd", {**crowd, "running": running, "waiting": waiting}, crowd_pool),
             Step("later", {**later, "steps": LATER}, later_pool),
@@ -82,6 +90,7 @@ def _build(rule: Value) -> Scene:
                 "compare",
                 {**later, "max": served["max"], "paged": served[PAGED]},
                 bars=tuple(bars),
+                unit="slots",
             ),
         ),
         Question(1, {"most": BLOCK_SIZE - 1}),

@@ -105,6 +105,8 @@ class Step(Struct, frozen=True, omit_defaults=True):
     pool: Pool | None = None
     lanes: tuple[Lane, ...] = ()
     bars: tuple[Bar, ...] = ()
+    unit: str = ""
+    """Of the bars: `share` of 1, `bytes`, `slots` of a pool, or else a number."""
     rows: Rows | None = None
     strips: tuple[Strip, ...] = ()
 

@@ -78,10 +78,10 @@ def _build(num_sequences: Value, seed: Value) -> Scene:
                     for name, count in zip(RANGES, counts, strict=True)
                 ),
             ),
-            Step("contiguous", bars=bars("contiguous")),
-            Step("power", bars=bars("contiguous", "power_of_two")),
-            Step("paged", bars=bars(*ALLOCATORS)),
-            Step("concurrency", bars=bars(*ALLOCATORS)),
+            Step("contiguous", bars=bars("contiguous"), unit="share"),
+            Step("power", bars=bars("contiguous", "power_of_two"), unit="share"),
+            Step("paged", bars=bars(*ALLOCATORS), unit="share"),
+            Step("concurrency", bars=bars(*ALLOCATORS), unit="share"),
             Step("exact", rows=rows),
         ),
         Question(
