@@ -130,7 +130,7 @@ export const en: LessonWords = {
       about: 'One draw of lengths, three ways to give them memory, and what it comes to in the long run.',
       steps: {
         lengths:
-          '{sequences} sequences are drawn, {short_share%0} of them from {short_low} to {short_high} tokens, {medium_share%0} up to {medium_high}, {long_share%0} up to {long_high}; together they have {tokens} tokens.',
+          '{sequences} sequences are drawn from a mix: {short_share%0} of {short_low} to {short_high} tokens, {medium_share%0} up to {medium_high}, {long_share%0} up to {long_high}; together they have {tokens} tokens.',
         contiguous:
           'Where {max_length} slots are reserved for each, {contiguous%} of that memory holds nothing.',
         power:

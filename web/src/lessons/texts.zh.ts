@@ -120,7 +120,7 @@ export const zh: LessonWords = {
       about: '抽取一组长度，用三种方式分配内存，再看长期的理论值。',
       steps: {
         lengths:
-          '随机抽取 {sequences} 个序列：{short_share%0} 的长度为 {short_low} 到 {short_high} 个 token，{medium_share%0} 不超过 {medium_high}，{long_share%0} 不超过 {long_high}，合计 {tokens} 个 token。',
+          '按长度的混合分布抽取 {sequences} 个序列，{short_share%0} 为 {short_low} 到 {short_high} 个 token，{medium_share%0} 不超过 {medium_high}，{long_share%0} 不超过 {long_high}；这次合计 {tokens} 个 token。',
         contiguous: '若为每个序列预留 {max_length} 个槽位，其中 {contiguous%} 的内存什么也没存。',
         power: '就算预先知道长度，取整到 2 的幂之后仍要浪费 {power_of_two%}。',
         paged:

@@ -101,13 +101,14 @@ def _build(block_size: Value) -> Scene:
     entries = tuple(
         Bar(str(size), (("entries", c.entries),), size == block_size) for size, c in every.items()
     )
+    mean_length = waste.MAX_LENGTH * (1 - waste.exact()["contiguous"])
     smallest, largest = waste.BLOCK_SIZES[0], waste.BLOCK_SIZES[-1]
     return Scene(
         (block_size,),
         {
             "block_size": block_size,
             "waste": costs.waste,
-            "empty": (block_size - 1) / 2,
+            "empty": mean_length * costs.waste / (1 - costs.waste),
             "longest": LONGEST,
             "entries": costs.entries,
             "hashes": costs.hashes,
