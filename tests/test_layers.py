@@ -59,7 +59,7 @@ MAY_IMPORT = {
         "weights",
     },
     "verify": {"core", "engine", "sampling"},
-    "studio": {"core", "engine", "executors", "sampling"},
+    "studio": {"core", "demo", "engine", "executors", "sampling"},
     "server": {"", "core", "engine", "sampling", "studio", "text", "tiers"},
     "commands": {
         "",

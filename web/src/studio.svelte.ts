@@ -4,8 +4,8 @@ import type { Frame } from './feed/frames'
 import { dark, light, type Palette } from './draw/palette'
 import { preferredLanguage, words, type Language, type Word } from './i18n'
 
-export type View = 'shelf' | 'readers' | 'dials' | 'try'
-export const VIEWS: readonly View[] = ['shelf', 'readers', 'dials', 'try']
+export type View = 'shelf' | 'readers' | 'dials' | 'try' | 'lessons'
+export const VIEWS: readonly View[] = ['shelf', 'readers', 'dials', 'try', 'lessons']
 
 export type Theme = 'auto' | 'light' | 'dark'
 
@@ -179,7 +179,7 @@ export class Studio {
   }
 
   private readHash(): void {
-    const view = location.hash.slice(1) as View
+    const view = location.hash.slice(1).split('/')[0] as View
     if (VIEWS.includes(view)) this.view = view
   }
 }

@@ -31,23 +31,24 @@ def waste(lengths: Sequence[int], taken: Sequence[int]) -> float:
     return 1 - sum(lengths) / sum(taken)
 
 
-def _paged(lengths: Sequence[int], block_size: int) -> list[int]:
+def paged(lengths: Sequence[int], block_size: int) -> list[int]:
+    """The slots that each of these takes in blocks of `block_size`."""
     return [blocks_for(length, block_size) * block_size for length in lengths]
 
 
-def _run(num_sequences: int, seed: int) -> dict[str, float]:
+def single_run(num_sequences: int, seed: int) -> dict[str, float]:
     """One draw of lengths: the waste of each allocator, and what paging gains."""
     lengths = draw_lengths(num_sequences, seed)
-    paged = _paged(lengths, BLOCK_SIZE)
+    taken = paged(lengths, BLOCK_SIZE)
     powers = [next_power_of_two(length) for length in lengths]
     return {
         "contiguous": waste(lengths, [MAX_LENGTH] * num_sequences),
         "power_of_two": waste(lengths, powers),
-        "paged": waste(lengths, paged),
-        "concurrency": MAX_LENGTH * num_sequences / sum(paged),
-        "concurrency_over_power_of_two": sum(powers) / sum(paged),
-        "per_sequence_paged": mean(1 - a / b for a, b in zip(lengths, paged, strict=True)),
-    } | {f"paged_{size}": waste(lengths, _paged(lengths, size)) for size in BLOCK_SIZES}
+        "paged": waste(lengths, taken),
+        "concurrency": MAX_LENGTH * num_sequences / sum(taken),
+        "concurrency_over_power_of_two": sum(powers) / sum(taken),
+        "per_sequence_paged": mean(1 - a / b for a, b in zip(lengths, taken, strict=True)),
+    } | {f"paged_{size}": waste(lengths, paged(lengths, size)) for size in BLOCK_SIZES}
 
 
 def _distribution() -> Iterator[tuple[int, float]]:
@@ -60,18 +61,18 @@ def exact() -> dict[str, float]:
     """What the simulation converges to, summed over the distribution itself."""
     weighted = list(_distribution())
     length = sum(p * n for n, p in weighted)
-    paged = {b: sum(p * blocks_for(n, b) * b for n, p in weighted) for b in BLOCK_SIZES}
+    taken = {b: sum(p * blocks_for(n, b) * b for n, p in weighted) for b in BLOCK_SIZES}
     power = sum(p * next_power_of_two(n) for n, p in weighted)
     return {
         "contiguous": 1 - length / MAX_LENGTH,
         "power_of_two": 1 - length / power,
-        "paged": 1 - length / paged[BLOCK_SIZE],
-        "concurrency": MAX_LENGTH / paged[BLOCK_SIZE],
-        "concurrency_over_power_of_two": power / paged[BLOCK_SIZE],
+        "paged": 1 - length / taken[BLOCK_SIZE],
+        "concurrency": MAX_LENGTH / taken[BLOCK_SIZE],
+        "concurrency_over_power_of_two": power / taken[BLOCK_SIZE],
         "per_sequence_paged": sum(
             p * (1 - n / (blocks_for(n, BLOCK_SIZE) * BLOCK_SIZE)) for n, p in weighted
         ),
-    } | {f"paged_{b}": 1 - length / paged[b] for b in BLOCK_SIZES}
+    } | {f"paged_{b}": 1 - length / taken[b] for b in BLOCK_SIZES}
 
 
 def simulate(
@@ -82,7 +83,7 @@ def simulate(
     `confidence_95` is the interval for each mean (normal approximation), `single_run_sd` the
     spread of single runs, and `exact` the expectation, which the intervals should hold.
     """
-    runs = [_run(num_sequences, first_seed + i) for i in range(num_seeds)]
+    runs = [single_run(num_sequences, first_seed + i) for i in range(num_seeds)]
     means = {name: mean(run[name] for run in runs) for name in runs[0]}
     spread = {name: stdev(run[name] for run in runs) for name in runs[0]}
     half = {name: 1.96 * sd / math.sqrt(num_seeds) for name, sd in spread.items()}

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from looseleaf.core.errors import LooseleafError
 from looseleaf.server.errors import ApiError, ClientGoneError
 from looseleaf.server.stream import SSE, json_response, until_disconnect
+from looseleaf.server.studio_lessons import lesson_routes
 from looseleaf.studio.hub import Hub, TooManyViewersError
 from looseleaf.studio.recording import Recorder, lines_of
 
@@ -79,6 +80,7 @@ class Studio:
             Route("/", self._page),
             Route("/about", self._tell_about),
             Route("/files/{name}", self._file),
+            *lesson_routes(),
         ]
         if self._hub is not None:
             routes.append(Route("/feed", self._feed))
