@@ -4,13 +4,15 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from looseleaf.bench.progress import progress
 from looseleaf.commands.options import DEFAULTS, print_json
 from looseleaf.commands.plan_arguments import add_arguments
+from looseleaf.commands.plan_recording import PlanRecorder
 from looseleaf.core.errors import ConfigError
+from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings, format_bytes
 from looseleaf.planner.fit import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
@@ -51,8 +53,15 @@ def run(options: argparse.Namespace) -> None:
     trace = traffic.of(read)
     memory = memory_plan(fitted, options.num_blocks)
     start = time.perf_counter()
-    with _bar(len(trace.requests)) as on_progress:
-        plan = run_plan(trace, settings, memory, timing.times, on_progress=on_progress)
+    with _bar(len(trace.requests)) as on_progress, _recorder(options, fitted, memory) as recorder:
+        plan = run_plan(
+            trace,
+            settings,
+            memory,
+            timing.times,
+            on_progress=on_progress,
+            watch=None if recorder is None else recorder.watch,
+        )
     seconds = time.perf_counter() - start
     num_tokens = plan.summary.prompt_tokens + plan.summary.output_tokens
     print(
@@ -65,6 +74,19 @@ def run(options: argparse.Namespace) -> None:
         print_json(report)
     else:
         print(_text(report, trace, plan))
+
+
+def _recorder(
+    options: argparse.Namespace, fitted: Fit, memory: MemoryPlan
+) -> PlanRecorder | nullcontext[None]:
+    if options.studio_record is None:
+        return nullcontext()
+    return PlanRecorder(
+        options.studio_record,
+        options.studio_record_limit,
+        model=fitted.shape.name,
+        block_bytes=memory.block_bytes,
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size
+from looseleaf.commands.studio_recording import add_recording
 from looseleaf.core.policy import POLICIES
 from looseleaf.engine.settings import KV_ALLOCATORS
 from looseleaf.planner.fit import (
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_memory(parser)
     _add_scheduling(parser)
     _add_times(parser)
+    add_recording(parser.add_argument_group("studio"))
 
 
 def _add_traffic(parser: argparse.ArgumentParser) -> None:

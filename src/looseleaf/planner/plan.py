@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from looseleaf.core.errors import ConfigError
+from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.calibrated import load_calibration
@@ -115,17 +116,22 @@ def run_plan(
     times: StepTimes,
     *,
     on_progress: Callable[[int], None] | None = None,
+    watch: Callable[[Engine], Callable[[], None]] | None = None,
 ) -> Plan:
-    """Replay requests, which must have times, on an engine of these settings."""
+    """Replay requests, which must have times, on an engine of these settings. `watch` gets the
+    engine before it begins; what it returns is called after each step."""
     _check(settings)
     span = max((r.arrival or 0.0 for r in trace.requests), default=0.0)
     scheduler = planned_scheduler(settings, memory)
     replay = Replay(
         scheduler,
         PlannedExecutor(times, VirtualClock()),
+        every_step=watch is not None,
         sample_seconds=max(span, 1.0) / SAMPLES,
         on_progress=on_progress,
     )
+    if watch is not None:
+        replay.stepped = watch(replay.engine)
     result = replay.run(arrivals(trace.requests, hashed_tokens=trace.hashed_tokens))
     summary = summarize(
         result,

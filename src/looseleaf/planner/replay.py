@@ -126,6 +126,8 @@ class Replay:
         self._on_progress = on_progress
         self._sample_seconds = sample_seconds
         self._next_sample = inf if sample_seconds is None else 0.0
+        self.stepped: Callable[[], None] | None = None
+        """Called between two steps, wherever `every_step` is."""
         self._live: dict[RequestId, Request] = {}
         self._searches: dict[str, BeamSearch] = {}
         self._step = Step(0, ())
@@ -152,6 +154,8 @@ class Replay:
                 coming = next(source, None)
             if self.engine.has_work and not self._run(inf if coming is None else coming.time):
                 self._plain_step()
+            if self.stepped is not None:
+                self.stepped()
             if self.clock.now >= self._next_sample:
                 self._sample()
 

@@ -9,6 +9,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from looseleaf.core import events as ev
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import LooseleafError
@@ -16,6 +18,7 @@ from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import Request, RequestId, Status
 from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.misses import PrefixMisses
 from looseleaf.studio import frames
 from looseleaf.studio.frames import Copy, Delta, Move, Snapshot, Table
 from looseleaf.studio.rows import BlockRows, Decode
@@ -36,6 +39,11 @@ _FIELDS = (
 
 _PROGRESS = ("num_tokens", "num_computed_tokens", "num_cached_tokens", "first_token_time")
 """Of these, what becomes different as a request runs."""
+
+_COUNTERS = (
+    *("steps", "computed_tokens", "prefix_queries", "prefix_hits", "preemptions", "held_back"),
+)
+"""Of the scheduler, under its names."""
 
 _NEW = object()
 
@@ -96,12 +104,14 @@ class Feed:
         model: str = "",
         block_bytes: int = 0,
         decode: Decode | None = None,
+        misses: PrefixMisses | None = None,
         capacity: int = 100_000,
     ) -> None:
         self._engine = engine
         self._allocator = engine.scheduler.allocator
         self._model, self._block_bytes, self._capacity = model, block_bytes, capacity
         self._rows = BlockRows(self._allocator, decode)
+        self._misses = misses
         self._log = ev.EventLog(0)
         self._steps = StepLog(engine)
         self._seq = self._num_requests = self._output_tokens = self._sequence = 0
@@ -336,11 +346,8 @@ class Feed:
         return frames.Counters(
             output_tokens=self._output_tokens,
             copies=self._allocator.num_copies if isinstance(self._allocator, BlockTables) else 0,
-            **{
-                name: getattr(counters, name)
-                for name in frames.Counters.__struct_fields__
-                if name not in ("output_tokens", "copies")
-            },
+            misses=UNSET if self._misses is None else _told(self._misses),
+            **{name: getattr(counters, name) for name in _COUNTERS},
         )
 
     def _look_at_tiers(self) -> frames.Tiers | None:
@@ -356,3 +363,7 @@ class Feed:
             loaded_from_host=figures.loaded_from_host,
             loaded_from_disk=figures.loaded_from_disk,
         )
+
+
+def _told(misses: PrefixMisses) -> dict[str, int]:
+    return {reason.value: count for reason, count in misses.tokens.items() if count}

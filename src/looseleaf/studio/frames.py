@@ -135,7 +135,8 @@ class Copy(Struct, array_like=True, frozen=True):
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """Totals: since the engine started, but for `output_tokens`, since the feed did."""
+    """Totals: since the engine started, but for `output_tokens`, since the feed did. `misses` are
+    the prompt tokens that were not found stored, by reason, where somebody counts them."""
 
     steps: int
     computed_tokens: int
@@ -145,6 +146,7 @@ class Counters(Struct, frozen=True, kw_only=True):
     preemptions: int
     held_back: int
     copies: int
+    misses: dict[str, int] | UnsetType = UNSET
 
 
 class Tiers(Struct, frozen=True, kw_only=True):

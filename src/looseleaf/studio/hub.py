@@ -12,8 +12,10 @@ from typing import Protocol, TypeVar
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.misses import PrefixMisses
 from looseleaf.studio.feed import Feed, News
 from looseleaf.studio.frames import encode
+from looseleaf.studio.ring import Ring
 from looseleaf.studio.rows import Decode
 
 T = TypeVar("T")
@@ -27,6 +29,9 @@ MAX_WAITING = 50
 MAX_VIEWERS = 32
 
 HEARTBEAT_SECONDS = 15.0
+
+LINGER_SECONDS = 2.0
+"""A page that is loaded again finds what it has seen."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +49,10 @@ class TooManyViewersError(LooseleafError):
 
 class Hub:
     """Belongs to the event loop's thread. `model` and `block_bytes` are told to viewers; with
-    `decode`, so is the text of what is stored."""
+    `decode`, so is the text of what is stored, and with `misses`, why prompts were not found.
+
+    While anybody watches, and for `linger` seconds after, the newest frames are kept for whoever
+    wants to see what was."""
 
     def __init__(
         self,
@@ -53,9 +61,13 @@ class Hub:
         model: str = "",
         block_bytes: int = 0,
         decode: Decode | None = None,
+        misses: PrefixMisses | None = None,
         interval: float = INTERVAL,
+        linger: float = 0.0,
     ) -> None:
         self._call = call
+        self._misses, self._linger = misses, linger
+        self._ring = Ring()
         self._model, self._block_bytes, self._decode = model, block_bytes, decode
         self._interval = interval
         self._viewers: dict[_Viewer, None] = {}
@@ -65,30 +77,37 @@ class Hub:
     def num_viewers(self) -> int:
         return len(self._viewers)
 
-    def watch(self, max_waiting: int = MAX_WAITING) -> AsyncGenerator[bytes, None]:
+    def watch(
+        self, max_waiting: int = MAX_WAITING, *, past: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Frames in JSON, a snapshot first; empty bytes now and then where there is nothing to
         tell. Ends with the engine, or when the reader is more than `max_waiting` frames behind.
+        With `past` they begin with what is kept of those that were.
 
         Raises TooManyViewersError.
         """
         if len(self._viewers) >= MAX_VIEWERS:
             raise TooManyViewersError(f"{MAX_VIEWERS} viewers watch already: close one of them")
-        viewer = _Viewer(max_waiting)
+        viewer = _Viewer(max_waiting, self._ring.frames() if past else [])
         self._viewers[viewer] = None
         self._start()
         return self._frames(viewer)
 
     async def _frames(self, viewer: "_Viewer") -> AsyncGenerator[bytes, None]:
         try:
+            for frame in viewer.before:
+                yield frame
+            viewer.before.clear()
             while True:
                 try:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
-                        frame = await viewer.frames.get()
+                        next_ = await viewer.frames.get()
                 except TimeoutError:
-                    frame = b""
-                if frame is None:
+                    yield b""
+                    continue
+                if next_ is None:
                     return
-                yield frame
+                yield next_
         finally:
             self._viewers.pop(viewer, None)
 
@@ -111,6 +130,7 @@ class Hub:
                 model=self._model,
                 block_bytes=self._block_bytes,
                 decode=self._decode,
+                misses=self._misses,
             )
             feed.attach()
             return feed
@@ -118,7 +138,11 @@ class Hub:
         feed: Feed | None = None
         try:
             feed = await self._call(attach)
-            while self._viewers:
+            now = asyncio.get_running_loop().time
+            last = now()
+            while self._viewers or now() - last < self._linger:
+                if self._viewers:
+                    last = now()
                 await self._round(feed)
                 await asyncio.sleep(self._interval)
         except LooseleafError as error:
@@ -126,6 +150,7 @@ class Hub:
         except Exception:
             logger.exception("the studio's feed failed")
         finally:
+            self._ring.clear()
             for viewer in list(self._viewers):
                 self._let_go(viewer)
             if feed is not None:
@@ -133,18 +158,24 @@ class Hub:
 
     async def _round(self, feed: Feed) -> None:
         new = [viewer for viewer in self._viewers if viewer.new]
+        wanted = bool(new) or self._ring.wants_snapshot
 
         def collect(_: Engine) -> News:
-            return feed.collect(snapshot=bool(new))
+            return feed.collect(snapshot=wanted)
 
         news = await self._call(collect)
         if news.delta is not None:
             delta = encode(news.delta)
+            self._ring.add(delta)
             for viewer in [viewer for viewer in self._viewers if not viewer.new]:
                 self._tell(viewer, delta)
         if news.snapshot is not None:
             # In a thread, for it may be megabytes.
             snapshot = await asyncio.to_thread(encode, news.snapshot)
+            if news.lost:
+                self._ring.clear()
+            if self._ring.wants_snapshot:
+                self._ring.begin(snapshot)
             for viewer in list(self._viewers) if news.lost else new:
                 self._tell(viewer, snapshot)
 
@@ -171,8 +202,10 @@ class Hub:
 
 
 class _Viewer:
-    """`new` until it has its snapshot; after that, None in `frames` is the end."""
+    """`new` until it has its snapshot, which may be among the frames `before`; after that, None in
+    `frames` is the end."""
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, before: list[bytes]) -> None:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue(max_waiting)
-        self.new = True
+        self.before = before
+        self.new = not before

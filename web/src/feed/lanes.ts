@@ -32,6 +32,16 @@ export interface Lane {
   marks: number[]
 }
 
+/** What an export tells of a request that had ended before its first frame. */
+export interface EndedRow extends Partial<Pick<Lane, 'id' | 'reason' | 'prompt' | 'tokens'>> {
+  n: number
+  ended: number
+  arrival?: number
+  cached?: number | null
+  preemptions?: number
+  first?: number | null
+}
+
 /** The way of each request through time. Grows with the feed; a moment is shown by looking at it. */
 export class Lanes {
   /** In the order in which they came. */
@@ -40,6 +50,19 @@ export class Lanes {
 
   get(n: number): Lane | undefined {
     return this.byNumber.get(n)
+  }
+
+  /** Before the first frame. */
+  restore(rows: readonly EndedRow[]): void {
+    for (const row of rows) Object.assign(this.lane(row.n, row.arrival ?? row.ended), row)
+  }
+
+  /** Those that had ended at `time`, the last `most` of them. */
+  endedBy(time: number, most: number): EndedRow[] {
+    return this.all
+      .filter((lane) => lane.ended <= time)
+      .slice(-most)
+      .map(({ segments: _, marks: __, ...row }) => row)
   }
 
   /** A snapshot in the place of what was not told: whatever is open there goes on here. */
