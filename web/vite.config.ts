@@ -1,6 +1,6 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { defineConfig } from 'vite'
-import { oneFile } from './one-file'
+import { oneFile } from './one-file.ts'
 
 // The server has the page at /studio/ and what belongs to it at /studio/files/.
 export default defineConfig({

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.misses import PrefixMisses
-from looseleaf.studio.feed import Feed, News
+from looseleaf.studio.feed import Feed, Gathered
 from looseleaf.studio.frames import encode
 from looseleaf.studio.ring import Ring
 from looseleaf.studio.rows import Decode
@@ -160,23 +160,21 @@ class Hub:
         new = [viewer for viewer in self._viewers if viewer.new]
         wanted = bool(new) or self._ring.wants_snapshot
 
-        def collect(_: Engine) -> News:
-            return feed.collect(snapshot=wanted)
+        def gather(_: Engine) -> Gathered:
+            return feed.gather(snapshot=wanted)
 
-        news = await self._call(collect)
-        if news.delta is not None:
-            delta = encode(news.delta)
+        # Once for all, and neither in the engine's thread nor in this one: it may be megabytes.
+        delta, snapshot, lost = await asyncio.to_thread(_encoded, await self._call(gather))
+        if delta is not None:
             self._ring.add(delta)
             for viewer in [viewer for viewer in self._viewers if not viewer.new]:
                 self._tell(viewer, delta)
-        if news.snapshot is not None:
-            # In a thread, for it may be megabytes.
-            snapshot = await asyncio.to_thread(encode, news.snapshot)
-            if news.lost:
+        if snapshot is not None:
+            if lost:
                 self._ring.clear()
             if self._ring.wants_snapshot:
                 self._ring.begin(snapshot)
-            for viewer in list(self._viewers) if news.lost else new:
+            for viewer in list(self._viewers) if lost else new:
                 self._tell(viewer, snapshot)
 
     def _tell(self, viewer: "_Viewer", frame: bytes) -> None:
@@ -199,6 +197,15 @@ class Hub:
 
         with suppress(LooseleafError):  # the engine has ended, and the feed with it
             await self._call(detach)
+
+
+def _encoded(gathered: Gathered) -> tuple[bytes | None, bytes | None, bool]:
+    delta, snapshot, lost = gathered.news()
+    return (
+        None if delta is None else encode(delta),
+        None if snapshot is None else encode(snapshot),
+        lost,
+    )
 
 
 class _Viewer:

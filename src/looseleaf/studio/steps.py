@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
+from typing import TypeAlias
 
 from looseleaf.core.request import Request, RequestId
 from looseleaf.core.step import Step, StepResult
@@ -13,11 +15,16 @@ MAX_STEPS = 32
 
 _KEPT = 4096
 
+_REQUEST_ID = attrgetter("request_id")
+
+DoneStep: TypeAlias = tuple[Step, float, float]
+"""With its beginning and its end."""
+
 
 class StepTimes:
     """The steps since the last delta, while its events are gone through in order."""
 
-    def __init__(self, done: list[tuple[Step, float, float]], now: float) -> None:
+    def __init__(self, done: list[DoneStep], now: float) -> None:
         self.done = done
         self._now = now
         self._next = 0
@@ -41,17 +48,17 @@ class StepLog:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._done: deque[tuple[Step, float, float]] = deque(maxlen=_KEPT)
+        self._done: deque[DoneStep] = deque(maxlen=_KEPT)
         self._seen: dict[RequestId, Request] = {}
 
     def observe(self, step: Step, result: StepResult) -> None:
         end = self._engine.clock()
         self._done.append((step, end - sum(seconds for _, seconds in result.durations), end))
-        for sequence in step.sequences:
-            if sequence.request_id not in self._seen:
-                request = self._engine.scheduler.requests.get(sequence.request_id)
-                if request is not None:
-                    self._seen[sequence.request_id] = request
+        # Most were in the step before: those are passed over without a loop.
+        for request_id in set(map(_REQUEST_ID, step.sequences)).difference(self._seen):
+            request = self._engine.scheduler.requests.get(request_id)
+            if request is not None:
+                self._seen[request_id] = request
 
     def take(self, now: float) -> tuple[StepTimes, dict[RequestId, Request]]:
         """The steps since the last time, and the requests that were in them: some have ended."""
@@ -61,17 +68,13 @@ class StepLog:
         return times, seen
 
 
-def step_runs(
-    done: list[tuple[Step, float, float]], number_of: Callable[[RequestId], int | None]
-) -> list[StepRun]:
+def step_runs(done: list[DoneStep], number_of: Callable[[RequestId], int | None]) -> list[StepRun]:
     """At most `MAX_STEPS` of them. Requests without a number are left out."""
     size = -(-len(done) // MAX_STEPS) or 1
     return [_run(done[i : i + size], number_of) for i in range(0, len(done), size)]
 
 
-def _run(
-    steps: list[tuple[Step, float, float]], number_of: Callable[[RequestId], int | None]
-) -> StepRun:
+def _run(steps: list[DoneStep], number_of: Callable[[RequestId], int | None]) -> StepRun:
     if len(steps) == 1:
         step, start, end = steps[0]
         known = [(number_of(sequence.request_id), sequence) for sequence in step.sequences]

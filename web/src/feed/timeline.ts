@@ -140,9 +140,9 @@ export class Timeline {
   /** The moment that is shown, and so many seconds before it, as far as they take no more than
    * `most` characters: what another page can show. */
   excerpt(seconds: number, most: number): Excerpt {
-    const last = Math.max(0, this.next - 1)
     const first = this.indexAt(this.time - seconds)
-    const after = this.frames.slice(first + 1, last + 1)
+    // With the next frame: between two, that one tells what happened.
+    const after = this.frames.slice(first + 1, this.next + 1)
     const kept = newestWithin(after, most)
     const picture = this.pictureAt(first + kept)!
     return {

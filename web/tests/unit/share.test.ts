@@ -71,6 +71,7 @@ test('an excerpt shows the same moment, and goes back as far as it was asked to'
       other.whole = true
       other.lanes.restore(ended)
       expect(other.push(some)).toBe(true)
+      other.seek(whole.time)
       expect(state(other.moment.picture)).toEqual(state(whole.moment.picture))
       expect(other.moment.usage).toEqual(new UsageMeter().measure(whole.moment.picture))
       expect(latencies(other.lanes.all, whole.time)).toEqual(
