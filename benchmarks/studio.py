@@ -38,8 +38,10 @@ from looseleaf.server.studio_app import StudioServer
 from looseleaf.studio.hub import Hub
 
 NUM_BLOCKS, BLOCK_SIZE = 100_000, 16
-PROMPT_TOKENS = (40, 120)
-OUTPUT_TOKENS = (60, 180)
+PROMPT_TOKENS = (8, 16)
+OUTPUT_TOKENS = (100, 300)
+"""Short prompts, for their tokens are computed faster: windows should not differ by them."""
+
 VOCAB = 4000
 
 READER = """

@@ -30,6 +30,7 @@ FLAGS = {
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
         *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
         *("--studio", "--no-studio", "--studio-show-text", "--studio-record"),
+        "--studio-record-limit",
         *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--timings"),
         *("--log-format", "--kv-cache-metrics", "--legacy-metric-names", "--record"),
         *("--uds", "--uds-mode", "--ssl-certfile", "--ssl-keyfile", "--ssl-keyfile-password-file"),
@@ -53,7 +54,7 @@ FLAGS = {
         *("--max-model-len", "--no-enable-prefix-caching", "--kv-allocator", "--max-num-seqs"),
         *("--max-num-batched-tokens", "--long-prefill-token-threshold", "--admission-headroom"),
         *("--scheduling-policy", "--kernel-profile", "--compute-efficiency"),
-        *("--bandwidth-efficiency", "--step-overhead"),
+        *("--bandwidth-efficiency", "--step-overhead", "--studio-record", "--studio-record-limit"),
     ),
     "fit": (
         *("--memory", "--hardware", "--gpu-memory-utilization", "--tensor-parallel-size"),
@@ -63,7 +64,10 @@ FLAGS = {
     ),
     "calibrate": ("--model", "--json", "--output", "--rounds", *ENGINE_FLAGS),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
-    "studio": ("--host", "--port", "--num-blocks", "--max-num-seqs", "--rate", "--seed"),
+    "studio": (
+        *("--host", "--port", "--num-blocks", "--max-num-seqs", "--rate", "--seed"),
+        *("--export", "--at", "--history"),
+    ),
     "bench": (),
     "perplexity": (
         *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),

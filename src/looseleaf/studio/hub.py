@@ -1,4 +1,5 @@
-"""One feed for any number of viewers: collected ten times a second, while there are any.
+"""One feed for any number of viewers: collected ten times a second while there are any, or less
+often where that would cost the engine anything that can be noticed.
 
 An engine's owner does the collecting, between two steps; whoever is slow to read what comes of it
 is let go, and holds up nobody.
@@ -6,9 +7,10 @@ is let go, and holds up nobody.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.engine import Engine
@@ -22,6 +24,11 @@ T = TypeVar("T")
 
 INTERVAL = 0.1
 """Seconds between two deltas."""
+
+SHARE = 0.01
+"""Of the processor's time, at most, that deltas take: where they take more, they are fewer."""
+
+MAX_INTERVAL = 0.5
 
 MAX_WAITING = 50
 """Frames that a viewer may be behind."""
@@ -143,8 +150,8 @@ class Hub:
             while self._viewers or now() - last < self._linger:
                 if self._viewers:
                     last = now()
-                await self._round(feed)
-                await asyncio.sleep(self._interval)
+                cost = await self._round(feed)
+                await asyncio.sleep(max(self._interval, min(cost / SHARE, MAX_INTERVAL)))
         except LooseleafError as error:
             logger.info("the studio's feed ends: %s", error)
         except Exception:
@@ -156,15 +163,19 @@ class Hub:
             if feed is not None:
                 await self._detach(feed)
 
-    async def _round(self, feed: Feed) -> None:
+    async def _round(self, feed: Feed) -> float:
+        """One delta; returns how long the engine, or others of its process, waited for it."""
         new = [viewer for viewer in self._viewers if viewer.new]
         wanted = bool(new) or self._ring.wants_snapshot
 
-        def gather(_: Engine) -> Gathered:
-            return feed.gather(snapshot=wanted)
+        def gather(_: Engine) -> tuple[Gathered, float]:
+            start = time.thread_time()
+            return feed.gather(snapshot=wanted), time.thread_time() - start
 
+        gathered, cost = await self._call(gather)
         # Once for all, and neither in the engine's thread nor in this one: it may be megabytes.
-        delta, snapshot, lost = await asyncio.to_thread(_encoded, await self._call(gather))
+        encoded = await asyncio.to_thread(_encoded, gathered)
+        delta, snapshot, lost = encoded.delta, encoded.snapshot, encoded.lost
         if delta is not None:
             self._ring.add(delta)
             for viewer in [viewer for viewer in self._viewers if not viewer.new]:
@@ -176,6 +187,8 @@ class Hub:
                 self._ring.begin(snapshot)
             for viewer in list(self._viewers) if lost else new:
                 self._tell(viewer, snapshot)
+        # What is told once to whoever comes is no reason to tell all less.
+        return 0.0 if wanted else cost + encoded.seconds
 
     def _tell(self, viewer: "_Viewer", frame: bytes) -> None:
         viewer.new = False
@@ -199,12 +212,21 @@ class Hub:
             await self._call(detach)
 
 
-def _encoded(gathered: Gathered) -> tuple[bytes | None, bytes | None, bool]:
+class _Encoded(NamedTuple):
+    delta: bytes | None
+    snapshot: bytes | None
+    lost: bool
+    seconds: float
+
+
+def _encoded(gathered: Gathered) -> _Encoded:
+    start = time.thread_time()
     delta, snapshot, lost = gathered.news()
-    return (
+    return _Encoded(
         None if delta is None else encode(delta),
         None if snapshot is None else encode(snapshot),
         lost,
+        time.thread_time() - start,
     )
 
 

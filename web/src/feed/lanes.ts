@@ -96,7 +96,8 @@ export class Lanes {
       for (const [n, tokens, drafts, samples] of parts) {
         const lane = this.byNumber.get(n)
         if (!lane) continue
-        const prompt = tokens - drafts > 1 || samples === 0
+        // Of a decoding request there is a sample for each token, also where steps are added up.
+        const prompt = samples === 0 || tokens - drafts > samples
         lane.marks.push(start, end, prompt ? -tokens : tokens)
         if (lane.marks.length > MAX_MARKS) lane.marks.splice(0, MAX_MARKS / 2)
       }
