@@ -3,6 +3,8 @@ import type { Language } from './i18n'
 /** What a link says of the page: `#shelf&t=12.3&reader=5&block=17&lang=zh`. */
 export interface Link {
   view: string
+  /** Where in the view, as in `#view/place`. */
+  place: string
   /** Seconds: of a recording from its beginning, else on the engine's clock. */
   t: number | null
   reader: number | null
@@ -14,7 +16,8 @@ export interface Link {
 }
 
 export function parseLink(hash: string): Link {
-  const [view = '', ...fields] = hash.replace(/^#/, '').split('&')
+  const [path = '', ...fields] = hash.replace(/^#/, '').split('&')
+  const [view = '', ...place] = path.split('/')
   const given = new URLSearchParams(fields.join('&'))
   const number = (name: string): number | null => {
     const text = given.get(name)
@@ -33,6 +36,7 @@ export function parseLink(hash: string): Link {
   given.delete('q')
   return {
     view,
+    place: place.join('/'),
     t,
     reader,
     block,
@@ -52,7 +56,7 @@ export function formatLink(link: Link): string {
   if (link.language) fields.push(['lang', link.language])
   fields.push(...link.rest)
   return [
-    `#${link.view}`,
+    `#${link.view}${link.place && '/'}${link.place}`,
     ...fields.map(([name, value]) => `${name}=${encodeURIComponent(value)}`),
   ].join('&')
 }

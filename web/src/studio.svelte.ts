@@ -32,6 +32,8 @@ export class Studio {
   problem = $state<Word | null>(null)
   key = $state('')
   view = $state<View>('shelf')
+  /** Where in the view, for one that has places. */
+  place = $state('')
   language = $state<Language>('en')
   theme = $state<Theme>('auto')
   systemDark = $state(false)
@@ -70,7 +72,7 @@ export class Studio {
     this.timeline.listen({ moved: () => this.version++ })
     $effect.root(() => {
       $effect(() => {
-        void [this.version, this.view, this.reader, this.block, this.query, this.language]
+        void [this.version, this.view, this.place, this.reader, this.block, this.query, this.language]
         this.address.changed()
       })
     })
@@ -157,6 +159,7 @@ export class Studio {
     const time = timeline.following || timeline.empty ? null : timeline.time
     return {
       view: this.view,
+      place: this.place,
       t: this.wanted ?? (time === null ? null : time - (timeline.whole ? timeline.start : 0)),
       reader: this.reader,
       block: this.block,
@@ -280,6 +283,7 @@ export class Studio {
   private follow(hash: string): void {
     const link = parseLink(hash)
     if (VIEWS.includes(link.view as View)) this.view = link.view as View
+    this.place = link.place
     if (!hash.includes('&')) {
       this.address.changed()
       return

@@ -18,6 +18,7 @@ const { frames } = JSON.parse(
 test('a link says what it was made of', () => {
   const link = {
     view: 'shelf',
+    place: 'top',
     t: 12.3,
     reader: 5,
     block: 17,
@@ -26,7 +27,7 @@ test('a link says what it was made of', () => {
     rest: [['step', '3']] as [string, string][],
   }
   const hash = formatLink(link)
-  expect(hash).toBe('#shelf&t=12.3&reader=5&block=17&q=a%20%26%20b%3D%E7%8C%AB&lang=zh&step=3')
+  expect(hash).toBe('#shelf/top&t=12.3&reader=5&block=17&q=a%20%26%20b%3D%E7%8C%AB&lang=zh&step=3')
   expect(parseLink(hash)).toEqual(link)
   expect(formatLink(parseLink('#dials'))).toBe('#dials')
   // The frame of just then is in it.
