@@ -31,7 +31,7 @@ bench: $(STAMP)
 
 # The studio's page, into the package; needs Node.js 20.19 or later. Without it everything else works.
 PAGE := src/looseleaf/studio/static/index.html
-WEB := $(wildcard web/src/* web/src/*/*) web/index.html web/vite.config.ts
+WEB := $(wildcard web/src/* web/src/*/*) web/index.html web/vite.config.ts web/one-file.ts
 
 web: $(PAGE)
 

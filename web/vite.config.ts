@@ -1,10 +1,11 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { defineConfig } from 'vite'
+import { oneFile } from './one-file.ts'
 
 // The server has the page at /studio/ and what belongs to it at /studio/files/.
 export default defineConfig({
   base: './',
-  plugins: [svelte()],
+  plugins: [svelte(), oneFile()],
   build: {
     outDir: '../src/looseleaf/studio/static',
     assetsDir: 'files',

@@ -30,6 +30,7 @@ FLAGS = {
         *("--model", "--host", "--port", "--served-model-name", "--log-level"),
         *("--enable-log-requests", "--max-body-bytes", "--shutdown-timeout", "--pin"),
         *("--studio", "--no-studio", "--studio-show-text", "--studio-record"),
+        "--studio-record-limit",
         *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--timings"),
         *("--log-format", "--kv-cache-metrics", "--legacy-metric-names", "--record"),
         *("--uds", "--uds-mode", "--ssl-certfile", "--ssl-keyfile", "--ssl-keyfile-password-file"),
@@ -55,6 +56,7 @@ FLAGS = {
         *("--scheduling-policy", "--kernel-profile", "--compute-efficiency"),
         *("--bandwidth-efficiency", "--step-overhead", "--replicas", "--routing", "--slo"),
         *("--search", "--price-per-hour", "--sweep", "--jobs"),
+        *("--studio-record", "--studio-record-limit"),
     ),
     "fit": (
         *("--memory", "--hardware", "--gpu-memory-utilization", "--tensor-parallel-size"),
@@ -65,7 +67,10 @@ FLAGS = {
     "reproduce": (),
     "calibrate": ("--model", "--json", "--output", "--rounds", *ENGINE_FLAGS),
     "demo": ("--model", "--json", "--seeds", "--skip-model", *ENGINE_FLAGS),
-    "studio": ("--host", "--port", "--num-blocks", "--max-num-seqs", "--rate", "--seed"),
+    "studio": (
+        *("--host", "--port", "--num-blocks", "--max-num-seqs", "--rate", "--seed"),
+        *("--export", "--at", "--history"),
+    ),
     "bench": (),
     "perplexity": (
         *("--model", "--json", "--context", "--max-tokens", "--compare", "--executor", "--threads"),

@@ -5,6 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from looseleaf.commands.plan_recording import PlanRecorder
+from looseleaf.studio.frames import Snapshot
+from looseleaf.studio.picture import Picture
+from looseleaf.studio.recording import frames_of
+from looseleaf.studio.showcase import Showcase, Traffic
+
 MODEL = ("--model", "meta-llama/Llama-3.1-8B", "--hardware", "RTX-4090")
 
 
@@ -228,3 +234,58 @@ def test_a_search_without_times(call, tmp_path: Path) -> None:
     report = call("plan", str(path), *MODEL, "--slo", "tpot=30ms", "--search", "--json").json
     assert report["best"]["rate"] > 1
     assert report["replicas_needed"] is None
+
+
+def test_a_run_is_recorded_for_the_studio(call, trace: Path, tmp_path: Path) -> None:
+    plain = call("plan", str(trace), *MODEL, "--json").json
+    path = tmp_path / "plan.ndjson.gz"
+    report = call("plan", str(trace), *MODEL, "--json", "--studio-record", str(path)).json
+    for name in ("kv_filled", "kv_waste"):  # looked at after other steps
+        assert report["summary"].pop(name) == pytest.approx(plain["summary"].pop(name), abs=0.01)
+    assert report["summary"] == plain["summary"]
+    first, *deltas = frames_of(path)
+    assert isinstance(first, Snapshot)
+    assert (first.time, first.model) == (0.0, report["model"])
+    assert first.num_blocks == report["kv_cache"]["num_blocks"]
+    picture = Picture(first)
+    for delta in deltas:
+        picture.apply(delta)
+    assert picture.requests == {}
+    assert all(block.ref_count == 0 for block in picture.blocks.values())
+    assert picture.counters.prefix_hits == report["summary"]["prefix_hits"]
+    assert picture.counters.output_tokens == report["summary"]["output_tokens"]
+    assert picture.counters.misses
+    ended = [r for d in deltas for r in d.requests if r.status == "finished"]
+    assert len(ended) == report["summary"]["requests"]
+    # Ten frames a second of its own time, and one before nothing happens for a while.
+    assert len(deltas) <= 10 * picture.time + len(ended) + 1
+    assert picture.time == pytest.approx(report["summary"]["duration"], abs=0.01)
+    for run in (run for delta in deltas for run in delta.steps):
+        assert run.start < run.end
+
+
+def test_a_recording_of_a_run_is_bounded(call, trace: Path, tmp_path: Path) -> None:
+    showcase = Showcase(Traffic(), seed=1)
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    showcase.engine.clock = clock
+    path, before = tmp_path / "plan.ndjson", tmp_path / "plan.before.ndjson"
+    with PlanRecorder(path, 60_000, model="m", block_bytes=1) as recorder:
+        stepped = recorder.watch(showcase.engine)
+        while not before.exists():
+            now += 0.06
+            showcase.add()
+            showcase.step()
+            stepped()
+    first, *_, last = frames_of(before)
+    assert isinstance(first, Snapshot)
+    newer = next(iter(frames_of(path)))
+    assert isinstance(newer, Snapshot)
+    assert newer.seq == last.seq  # nothing is between them
+    outcome = call("plan", str(trace), *MODEL, "--studio-record", str(tmp_path / "no" / "x"))
+    outcome.check_refused("cannot write", "No such file")
+    options = ("--studio-record", str(path), "--studio-record-limit", "1KiB")
+    call("plan", str(trace), *MODEL, *options).check_refused("1.0 KiB", "at least 1.0 MiB")

@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from looseleaf.core.invariants import check
+from looseleaf.server.studio import STATIC
+from looseleaf.studio.export import PLACE, TEMPLATE
 from looseleaf.studio.feed import Feed
 from looseleaf.studio.frames import Snapshot, decode, encode
 from looseleaf.studio.recording import Recorder
@@ -100,3 +102,22 @@ def test_made_up_chats_keep_the_books() -> None:
     assert scheduler.counters.preemptions
     assert scheduler.counters.prefix_hits
     assert scheduler.allocator.num_copies
+
+
+def test_a_moment_is_exported(call: Any, tmp_path: Path) -> None:
+    path, page = tmp_path / "run.ndjson", tmp_path / "page.html"
+    frames = recording(path)
+    if (STATIC / TEMPLATE).is_file():
+        outcome = call("studio", str(path), "--export", str(page))
+        assert outcome.status == 0, outcome.err
+        assert f"{len(frames)} frames" in outcome.out
+        text = page.read_text()
+        assert "Content-Security-Policy" in text
+        assert "http://" not in text.partition(PLACE.decode()[:40])[2].partition("</script>")[0]
+        assert json.loads(text.partition('id="embedded">')[2].partition("</script>")[0])["frames"]
+    else:
+        call("studio", str(path), "--export", str(page)).check_refused("make web")
+    call("studio", "--export", str(page)).check_refused("needs a RECORDING")
+    call("studio", str(path), "--at", "1").check_refused("needs --export")
+    call("studio", str(path), "--export", "x", "--at", "99").check_refused("--at is 99")
+    call("studio", str(path), "--export", "x", "--history", "-1").check_refused("--history is -1")

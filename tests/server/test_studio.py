@@ -281,6 +281,43 @@ def test_a_recording_ends_with_the_same_picture(
         raise AssertionError(f"frame {last} is not in the recording")
 
 
+def test_a_recording_is_kept_within_its_limit(
+    start_server: Any, tmp_path: Path, chat_body: dict[str, Any]
+) -> None:
+    path = tmp_path / "run.ndjson"
+    server = start_server(studio=StudioSettings(record=path, record_limit=40_000))
+    before = tmp_path / "run.before.ndjson"
+
+    def ask_until() -> bool:
+        server.http().post("/v1/chat/completions", json={**chat_body, "n": 4, "max_tokens": 60})
+        return before.exists()
+
+    server.eventually(ask_until, "one file is full")
+    server.eventually(lambda: path.exists() and path.stat().st_size > 0, "the next has begun")
+    server.check_idle()
+    server.server.should_exit = True
+    server.thread.join(20)
+    server.dead = True
+    assert 20_000 <= before.stat().st_size < 40_000
+    for part in (before, path):
+        first, *rest = frames_of(part)
+        assert isinstance(first, Snapshot)
+        picture = Picture(first)
+        for frame in rest:
+            picture.apply(frame)
+
+
+def test_the_past_is_told_to_whoever_asks(start_server: Any, chat_body: dict[str, Any]) -> None:
+    server = start_server()
+    with watching(server) as viewer:
+        server.http().post("/v1/chat/completions", json=chat_body)
+        server.eventually(lambda: len(viewer.frames) > 1, "something has happened")
+        with server.http().stream("GET", "/studio/feed?past") as answer:
+            lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+            told = [decode(next(lines).removeprefix("data: ").encode()) for _ in range(2)]
+        assert told == viewer.frames[:2]
+
+
 def test_a_recording_that_cannot_be_written_disturbs_nobody(
     start_server: Any, tmp_path: Path, chat_body: dict[str, Any], caplog: Any
 ) -> None:

@@ -133,3 +133,24 @@ async def test_who_comes_while_the_last_one_leaves_is_served() -> None:
         for _ in range(30):
             async with aclosing(hub.watch()) as frames, asyncio.timeout(10):
                 await anext(frames)
+
+
+async def test_what_was_is_kept_for_whoever_comes_while_somebody_watches() -> None:
+    owner = Owner()
+    hub = Hub(owner.call, interval=0.001, linger=0.2)
+    try:
+        async with aclosing(hub.watch()) as frames:
+            seen = [decode(await anext(frames)) for _ in range(20)]
+        async with aclosing(hub.watch(past=True)) as late:
+            told = [decode(await anext(late)) for _ in range(30)]
+            assert told[: len(seen)] == seen  # also after the last one has left
+            picture = Picture(told[0])
+            for frame in told[1:]:
+                picture.apply(frame)
+        async with aclosing(hub.watch()) as frames:
+            assert decode(await anext(frames)).seq > 0
+        await until(lambda: not owner.watched)
+        async with aclosing(hub.watch(past=True)) as frames:
+            assert decode(await anext(frames)).seq <= 1  # it began again
+    finally:
+        await hub.close()

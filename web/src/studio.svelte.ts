@@ -2,6 +2,8 @@ import { LiveFeed, readRecording, streamOf, type Sink, type Status } from './fee
 import { Timeline } from './feed/timeline'
 import type { Frame } from './feed/frames'
 import { dark, light, type Palette } from './draw/palette'
+import { readEmbedded, selfContained, type Embedded } from './embedded'
+import { Address, formatLink, parseLink, type Link } from './link'
 import { preferredLanguage, words, type Language, type Word } from './i18n'
 
 export type View = 'shelf' | 'readers' | 'dials' | 'try' | 'lessons'
@@ -9,8 +11,13 @@ export const VIEWS: readonly View[] = ['shelf', 'readers', 'dials', 'try', 'less
 
 export type Theme = 'auto' | 'light' | 'dark'
 
+/** Characters of frames in an exported page. */
+const MAX_EXPORT = 48 << 20
+/** Milliseconds in which what was has come, after it was asked for. */
+const SOON = 5000
+
 interface About {
-  source: 'live' | 'recording'
+  source: 'live' | 'recording' | 'exported'
   chats: boolean
   model: string
 }
@@ -25,16 +32,25 @@ export class Studio {
   problem = $state<Word | null>(null)
   key = $state('')
   view = $state<View>('shelf')
+  /** Where in the view, for one that has places. */
+  place = $state('')
   language = $state<Language>('en')
   theme = $state<Theme>('auto')
   systemDark = $state(false)
   reader = $state<number | null>(null)
   block = $state<number | null>(null)
   query = $state('')
+  /** What an exported page carries. */
+  embedded = $state.raw<Embedded | null>(null)
   /** Readers that come from now on are chosen, if somebody waits for theirs. */
   awaiting: ((n: number) => void) | null = null
 
   private feed: LiveFeed | null = null
+  private readonly address = new Address(() => this.link())
+  /** Of a link that was followed: where in time to go as soon as that is there. */
+  private wanted: number | null = null
+  private rest: [string, string][] = []
+  private opened = 0
   private readonly sink: Sink = {
     frames: (frames) => this.take(frames),
     status: (status) => {
@@ -45,15 +61,21 @@ export class Studio {
   constructor() {
     this.language = stored('language', ['en', 'zh']) ?? preferredLanguage(navigator.languages)
     this.theme = stored('theme', ['auto', 'light', 'dark']) ?? 'auto'
-    this.key = sessionStorage.getItem('looseleaf-key') ?? ''
+    this.key = kept(() => sessionStorage.getItem('looseleaf-key')) ?? ''
     const media = matchMedia('(prefers-color-scheme: dark)')
     this.systemDark = media.matches
     media.addEventListener('change', () => {
       this.systemDark = media.matches
     })
-    this.readHash()
-    addEventListener('hashchange', () => this.readHash())
+    this.follow(location.hash)
+    addEventListener('hashchange', () => this.follow(location.hash))
     this.timeline.listen({ moved: () => this.version++ })
+    $effect.root(() => {
+      $effect(() => {
+        void [this.version, this.view, this.place, this.reader, this.block, this.query, this.language]
+        this.address.changed()
+      })
+    })
   }
 
   get dark(): boolean {
@@ -95,6 +117,11 @@ export class Studio {
   }
 
   async start(): Promise<void> {
+    this.embedded = readEmbedded()
+    if (this.embedded) {
+      this.present(this.embedded)
+      return
+    }
     try {
       const answer = await fetch('about', {
         headers: this.key ? { authorization: `Bearer ${this.key}` } : {},
@@ -115,18 +142,56 @@ export class Studio {
 
   /** With the key that was typed in. */
   async unlock(): Promise<void> {
-    sessionStorage.setItem('looseleaf-key', this.key)
+    kept(() => sessionStorage.setItem('looseleaf-key', this.key))
     await this.start()
   }
 
   connect(): void {
     this.feed?.close()
-    this.feed = new LiveFeed('feed', this.key, this.sink)
+    this.opened = performance.now()
+    if (this.wanted !== null) setTimeout(() => this.wanted !== null && this.arrive(this.wanted), SOON)
+    this.feed = new LiveFeed(this.wanted === null ? 'feed' : 'feed?past', this.key, this.sink)
+  }
+
+  /** What a link to this page says. */
+  link(): Link {
+    const { timeline } = this
+    const time = timeline.following || timeline.empty ? null : timeline.time
+    return {
+      view: this.view,
+      place: this.place,
+      t: this.wanted ?? (time === null ? null : time - (timeline.whole ? timeline.start : 0)),
+      reader: this.reader,
+      block: this.block,
+      query: this.query,
+      language: this.language,
+      rest: this.rest,
+    }
+  }
+
+  /** Whether somebody who opens the link sees the same: not if the file was chosen in here. */
+  get linkable(): boolean {
+    return this.about.source === 'recording' || this.status.state === 'live'
+  }
+
+  /** The page in one file, with the moment that is shown and so many seconds before it. */
+  async exported(seconds: number): Promise<string> {
+    const answer = await fetch('template', {
+      headers: this.key ? { authorization: `Bearer ${this.key}` } : {},
+    })
+    if (!answer.ok) throw new Error(`HTTP ${answer.status}`)
+    const template = await answer.text()
+    const excerpt = this.timeline.excerpt(seconds, MAX_EXPORT)
+    const t = this.timeline.time - excerpt.frames[0]!.time
+    const state = formatLink({ ...this.link(), t: Math.max(0, t) })
+    return selfContained(template, { kind: 'moment', ...excerpt, state })
   }
 
   async open(file: File): Promise<void> {
     this.feed?.close()
     this.feed = null
+    this.wanted = null
+    this.choose(null)
     await this.play(Promise.resolve(streamOf(file)))
   }
 
@@ -137,29 +202,64 @@ export class Studio {
 
   setLanguage(language: Language): void {
     this.language = language
-    localStorage.setItem('looseleaf-language', language)
+    kept(() => localStorage.setItem('looseleaf-language', language))
   }
 
   setTheme(theme: Theme): void {
     this.theme = theme
-    localStorage.setItem('looseleaf-theme', theme)
+    kept(() => localStorage.setItem('looseleaf-theme', theme))
   }
 
   private async play(body: Promise<ReadableStream<Uint8Array>>): Promise<void> {
     this.problem = null
-    const timeline = new Timeline()
-    timeline.listen({ moved: () => this.version++ })
-    timeline.whole = true
-    timeline.following = false
-    this.timeline = timeline
-    this.choose(null)
+    this.begin()
     try {
       await readRecording(await body, this.sink)
-      timeline.seek(timeline.end)
+      this.goThere()
     } catch {
       this.problem = 'badRecording'
     }
     this.version++
+  }
+
+  /** A timeline of what is there as a whole. */
+  private begin(): Timeline {
+    const timeline = new Timeline()
+    timeline.listen({ moved: () => this.version++ })
+    timeline.whole = true
+    timeline.following = false
+    timeline.playing = false
+    this.timeline = timeline
+    return timeline
+  }
+
+  /** To the moment of the link that was followed, or to the end of what is there as a whole. */
+  private goThere(): void {
+    const { timeline, wanted } = this
+    this.wanted = null
+    timeline.seek(wanted === null ? timeline.end : timeline.start + wanted)
+  }
+
+  private present(embedded: Embedded): void {
+    this.about = { source: 'exported', chats: false, model: '' }
+    this.status = { state: 'exported' }
+    if (location.hash.length < 2) this.follow(embedded.state ?? '')
+    if (embedded.kind !== 'moment') return
+    const timeline = this.begin()
+    timeline.lanes.restore(embedded.ended ?? [])
+    timeline.push(embedded.frames)
+    this.goThere()
+  }
+
+  /** Where in time a link leads, once the feed has told what was. */
+  private arrive(wanted: number): void {
+    const { timeline } = this
+    const soon = performance.now() - this.opened < SOON
+    if (wanted > timeline.end && soon) return
+    this.wanted = null
+    if (wanted < timeline.start || wanted > timeline.end) this.problem = 'gone'
+    else timeline.seek(wanted)
+    timeline.playing = timeline.following
   }
 
   private take(frames: Frame[]): void {
@@ -167,6 +267,7 @@ export class Studio {
       this.connect()
       return
     }
+    if (this.wanted !== null && !this.timeline.whole) this.arrive(this.wanted)
     if (this.awaiting) {
       for (const frame of frames) {
         const added = frame.kind === 'delta' && frame.requests?.find((news) => news.id)
@@ -178,15 +279,38 @@ export class Studio {
     }
   }
 
-  private readHash(): void {
-    const view = location.hash.slice(1).split('/')[0] as View
-    if (VIEWS.includes(view)) this.view = view
+  /** A link, or no more than the name of a view: then all else stays as it is. */
+  private follow(hash: string): void {
+    const link = parseLink(hash)
+    if (VIEWS.includes(link.view as View)) this.view = link.view as View
+    this.place = link.place
+    if (!hash.includes('&')) {
+      this.address.changed()
+      return
+    }
+    this.choose(link.reader, link.block)
+    this.query = link.query
+    this.rest = link.rest
+    if (link.language) this.language = link.language
+    this.wanted = link.t
+    if (link.t === null || this.timeline.empty) return
+    if (this.timeline.whole) this.goThere()
+    else this.arrive(link.t)
   }
 }
 
 function stored<T extends string>(name: string, values: readonly T[]): T | null {
-  const value = localStorage.getItem(`looseleaf-${name}`) as T
+  const value = kept(() => localStorage.getItem(`looseleaf-${name}`)) as T
   return values.includes(value) ? value : null
+}
+
+/** A browser may keep nothing for a page from disk. */
+function kept<T>(action: () => T): T | null {
+  try {
+    return action()
+  } catch {
+    return null
+  }
 }
 
 export const studio = new Studio()

@@ -4,15 +4,18 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from looseleaf.commands import plan_search, plan_sweep
 from looseleaf.commands.options import print_json
 from looseleaf.commands.plan_arguments import add_arguments
 from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
+from looseleaf.commands.plan_recording import PlanRecorder
 from looseleaf.commands.plan_setup import Deployment, deployment, played, workload
 from looseleaf.engine.settings import format_bytes
 from looseleaf.planner.plan import SHOWN, Plan
+from looseleaf.planner.replay import Replay
 from looseleaf.planner.slo import as_lines
 from looseleaf.planner.summary import Summary, as_json, as_text, seconds_text
 from looseleaf.planner.trace import Trace
@@ -34,8 +37,17 @@ def _run(options: argparse.Namespace, outputs: Outputs) -> None:
     deployed = deployment(options)
     trace = workload(options)
     start = time.perf_counter()
-    with percents("requests", len(trace.requests)) as on_progress:
-        plan = played(options, deployed, trace, on_progress, outputs.on_replay)
+    with (
+        percents("requests", len(trace.requests)) as on_progress,
+        _recorder(options, deployed) as recorder,
+    ):
+
+        def watch(replay: Replay) -> None:
+            outputs.on_replay(replay)
+            if recorder is not None:
+                replay.watch_steps(recorder.watch(replay.engine))
+
+        plan = played(options, deployed, trace, on_progress, watch)
     seconds = time.perf_counter() - start
     num_tokens = plan.summary.prompt_tokens + plan.summary.output_tokens
     print(
@@ -51,6 +63,19 @@ def _run(options: argparse.Namespace, outputs: Outputs) -> None:
         print_json(report)
     else:
         print(_text(report, trace, plan))
+
+
+def _recorder(
+    options: argparse.Namespace, deployed: Deployment
+) -> PlanRecorder | nullcontext[None]:
+    if options.studio_record is None:
+        return nullcontext()
+    return PlanRecorder(
+        options.studio_record,
+        options.studio_record_limit,
+        model=deployed.fitted.shape.name,
+        block_bytes=deployed.memory.block_bytes,
+    )
 
 
 def _report(

@@ -6,6 +6,7 @@ from pathlib import Path
 from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size
 from looseleaf.commands.plan_outputs import add_outputs
 from looseleaf.commands.plan_search_arguments import add_replicas, add_searches
+from looseleaf.commands.studio_recording import add_recording
 from looseleaf.core.policy import POLICIES
 from looseleaf.engine.settings import KV_ALLOCATORS
 from looseleaf.planner.fit import (
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     add_searches(parser)
     add_outputs(parser)
+    add_recording(parser.add_argument_group("studio"))
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

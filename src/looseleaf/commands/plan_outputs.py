@@ -76,6 +76,11 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_OF_ONE_REPLAY = (
+    *("html", "what_if", "compare_allocators", "against", "chrome_trace", "studio_record"),
+)
+
+
 def _how_many(text: str) -> int:
     return 0 if text == "none" else at_least(1)(text)
 
@@ -150,7 +155,14 @@ def _check_one_engine(options: argparse.Namespace) -> None:
     """These describe one replay of one engine."""
     asked = [
         "--" + name.replace("_", "-")
-        for name in ("html", "what_if", "compare_allocators", "against", "chrome_trace")
+        for name in (
+            "html",
+            "what_if",
+            "compare_allocators",
+            "against",
+            "chrome_trace",
+            "studio_record",
+        )
         if getattr(options, name)
     ]
     for other in ("sweep", "search"):

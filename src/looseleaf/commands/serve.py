@@ -21,6 +21,7 @@ from looseleaf.commands.options import (
     parse_json,
     port_number,
 )
+from looseleaf.commands.studio_recording import add_recording
 from looseleaf.commands.vllm_options import add_vllm_options, log_ignored
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.build import build
@@ -208,13 +209,7 @@ def _add_studio(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let whoever may see the studio read what requests say",
     )
-    studio.add_argument(
-        "--studio-record",
-        type=Path,
-        metavar="FILE",
-        help="write what the studio would show to a file, for `looseleaf studio FILE`; compressed "
-        "if its name ends in .gz",
-    )
+    add_recording(studio)
 
 
 def _add_replies(parser: argparse.ArgumentParser) -> None:
@@ -307,7 +302,10 @@ def _studio(options: argparse.Namespace) -> StudioSettings:
     if options.studio_record is not None and not options.studio:
         raise LooseleafError("--studio-record needs the studio: leave out --no-studio")
     return StudioSettings(
-        enabled=options.studio, show_text=options.studio_show_text, record=options.studio_record
+        enabled=options.studio,
+        show_text=options.studio_show_text,
+        record=options.studio_record,
+        record_limit=options.studio_record_limit,
     )
 
 

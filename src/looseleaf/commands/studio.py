@@ -7,10 +7,13 @@ from pathlib import Path
 
 from looseleaf.commands.options import port_number
 from looseleaf.core.errors import LooseleafError
+from looseleaf.engine.meter import Meter
+from looseleaf.engine.settings import format_bytes
 from looseleaf.server.run import DEFAULT_HOST, bind
-from looseleaf.server.studio import PATH, Studio
+from looseleaf.server.studio import PATH, STATIC, Studio
 from looseleaf.server.studio_app import StudioServer
-from looseleaf.studio.hub import Hub
+from looseleaf.studio.export import HISTORY_SECONDS, moment_of, payload, self_contained
+from looseleaf.studio.hub import LINGER_SECONDS, Hub
 from looseleaf.studio.recording import lines_of
 from looseleaf.studio.showcase import Showcase, Traffic
 
@@ -32,6 +35,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
     parser.add_argument("--port", type=port_number, default=DEFAULT_PORT, help="0 picks a free one")
+    export = parser.add_argument_group("export")
+    export.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE.html",
+        help="write a moment of RECORDING to a page that opens from disk, and end",
+    )
+    export.add_argument(
+        "--at",
+        type=float,
+        metavar="SECONDS",
+        help="which moment, counted from the recording's beginning (default: its end)",
+    )
+    export.add_argument(
+        "--history",
+        type=float,
+        default=HISTORY_SECONDS,
+        metavar="SECONDS",
+        help="how much of what was before it is in the page too; inf is all of it",
+    )
     chats = parser.add_argument_group("made-up chats")
     chats.add_argument(
         "--num-blocks", type=int, default=DEFAULT_TRAFFIC.num_blocks, help="blocks in the pool"
@@ -53,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.export is not None:
+        _export(options)
+        return
+    if options.at is not None:
+        raise LooseleafError("--at says what to export: it needs --export FILE.html")
     server = _replay(options.recording) if options.recording else _showcase(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with bind(options.host, options.port) as listener:
@@ -60,6 +88,23 @@ def run(options: argparse.Namespace) -> None:
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         print(f"the studio is at http://{address}{PATH}/", flush=True)
         server.run(sockets=[listener])
+
+
+def _export(options: argparse.Namespace) -> None:
+    if options.recording is None:
+        raise LooseleafError("--export needs a RECORDING to take a moment from")
+    if not options.history >= 0:
+        raise LooseleafError(f"--history is {options.history:g}, but it must be at least 0")
+    moment = moment_of(options.recording, options.at, options.history)
+    page = self_contained(STATIC, payload(moment))
+    try:
+        options.export.write_bytes(page)
+    except OSError as error:
+        raise LooseleafError(f"cannot write {options.export}: {error.strerror or error}") from error
+    print(
+        f"{options.export}: {moment.end - moment.start:.1f} seconds, {len(moment.frames)} frames, "
+        f"{format_bytes(len(page))}"
+    )
 
 
 def _replay(path: Path) -> StudioServer:
@@ -83,5 +128,10 @@ def _showcase(options: argparse.Namespace) -> StudioServer:
         chats_per_second=options.rate,
     )
     showcase = Showcase(traffic, options.seed)
-    hub = Hub(showcase.call, model="made-up chats")
+    hub = Hub(
+        showcase.call,
+        model="made-up chats",
+        misses=Meter(showcase.engine).misses,
+        linger=LINGER_SECONDS,
+    )
     return StudioServer(Studio(hub, model="made-up chats"), showcase.run)

@@ -34,7 +34,8 @@ class PlannedExecutor:
         self._new_tokens = itertools.count(-2, -1)  # -1 and -2 have the same hash
 
     def execute(self, step: Step) -> StepResult:
-        self.clock.now += self.times.seconds(step)
+        seconds = self.times.seconds(step)
+        self.clock.now += seconds
         tokens: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
         new = self._new_tokens
@@ -54,6 +55,7 @@ class PlannedExecutor:
             tuple(tokens),
             tuple(logprobs),
             tuple((-0.693,) * _num_scores(s) for s in scored),
+            durations=(("planned", seconds),),
             prompt_top=tuple(((),) * _num_scores(s) for s in scored if s.num_prompt_top),
         )
 

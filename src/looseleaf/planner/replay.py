@@ -135,9 +135,15 @@ class Replay:
         self._sample_seconds = sample_seconds
         self._next_sample = inf if sample_seconds is None else 0.0
         self._num_idle = 0
+        self._stepped: Callable[[], None] | None = None
         self._live: dict[RequestId, Request] = {}
         self._searches: dict[str, BeamSearch] = {}
         self._step = Step(0, ())
+
+    def watch_steps(self, stepped: Callable[[], None]) -> None:
+        """Call `stepped` after each step, all of which are the engine's own from now on."""
+        self._runs = None
+        self._stepped = stepped
 
     def run(self, events: Iterable[Event]) -> Replayed:
         """Replay what happens, in the order of its times."""
@@ -165,6 +171,8 @@ class Replay:
             until = min(self._next_sample, inf if coming is None else coming.time)
             if self.engine.has_work and not self._run(until):
                 self._plain_step()
+            if self._stepped is not None:
+                self._stepped()
             if self.clock.now >= self._next_sample:
                 self._sample()
         if self._sample_seconds is not None:

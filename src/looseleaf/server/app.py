@@ -51,7 +51,7 @@ from looseleaf.server.stream import json_response
 from looseleaf.server.studio import Studio
 from looseleaf.server.tokenization import detokenize, tokenize
 from looseleaf.server.tracing import TraceMiddleware
-from looseleaf.studio.hub import Hub
+from looseleaf.studio.hub import LINGER_SECONDS, Hub
 
 logger = logging.getLogger(__name__)
 
@@ -173,9 +173,16 @@ def _studio(context: ServerContext) -> Studio:
         model=context.model_names[0],
         block_bytes=context.memory.block_bytes,
         decode=decode if context.studio.show_text else None,
+        misses=context.service.meter.misses,
+        linger=LINGER_SECONDS,
     )
-    record, model = context.studio.record, context.model_names[0]
-    return Studio(hub, record=record, chats=True, model=model)
+    return Studio(
+        hub,
+        record=context.studio.record,
+        record_limit=context.studio.record_limit,
+        chats=True,
+        model=context.model_names[0],
+    )
 
 
 async def list_models(context: ServerContext, request: Request) -> Response:

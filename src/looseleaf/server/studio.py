@@ -20,8 +20,10 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.server.errors import ApiError, ClientGoneError
 from looseleaf.server.stream import SSE, json_response, until_disconnect
 from looseleaf.server.studio_lessons import lesson_routes
+from looseleaf.studio.export import TEMPLATE
 from looseleaf.studio.hub import Hub, TooManyViewersError
-from looseleaf.studio.recording import Recorder, lines_of
+from looseleaf.studio.recording import Recorder, lines_of, set_aside
+from looseleaf.studio.settings import RECORD_LIMIT
 
 STATIC = Path(__file__).resolve().parents[1] / "studio" / "static"
 """What `make web` builds."""
@@ -62,11 +64,13 @@ class Studio:
         *,
         recording: Path | None = None,
         record: Path | None = None,
+        record_limit: int = RECORD_LIMIT,
         chats: bool = False,
         model: str = "",
         static: Path = STATIC,
     ) -> None:
-        self._hub, self._recording, self._record = hub, recording, record
+        self._hub, self._recording = hub, recording
+        self._record, self._record_limit = record, record_limit
         self._about = {
             "source": "recording" if hub is None else "live",
             "chats": chats,
@@ -81,6 +85,7 @@ class Studio:
             Route("/about", self._tell_about),
             Route("/files/{name}", self._file),
             *lesson_routes(),
+            Route("/template", self._template),
         ]
         if self._hub is not None:
             routes.append(Route("/feed", self._feed))
@@ -90,7 +95,9 @@ class Studio:
 
     def start(self) -> None:
         if self._record is not None and self._hub is not None:
-            self._recorder = asyncio.create_task(_record(self._hub, self._record))
+            self._recorder = asyncio.create_task(
+                _record(self._hub, self._record, self._record_limit)
+            )
 
     async def stop(self) -> None:
         """After the engine has ended, or while it runs."""
@@ -114,13 +121,22 @@ class Studio:
         headers = {**_HEADERS, "cache-control": "public, max-age=31536000, immutable"}
         return FileResponse(path, headers=headers)
 
+    async def _template(self, request: Request) -> Response:
+        """The page in one file, for the page to fill in; not to be looked at as it is."""
+        path = self._static / TEMPLATE
+        if not path.is_file():
+            raise HTTPException(404)
+        headers = {**_HEADERS, "cache-control": "no-cache"}
+        return FileResponse(path, headers=headers, media_type="text/plain; charset=utf-8")
+
     async def _tell_about(self, request: Request) -> Response:
         return json_response(self._about)
 
     async def _feed(self, request: Request) -> Response:
         assert self._hub is not None
         try:
-            return _Stream(_events(self._hub.watch()), SSE)
+            past = "past" in request.query_params
+            return _Stream(_events(self._hub.watch(past=past)), SSE)
         except TooManyViewersError as error:
             return ApiError(503, str(error)).response()
 
@@ -129,19 +145,29 @@ class Studio:
         return _Stream(_in_thread(lines_of(self._recording)), "application/x-ndjson")
 
 
-async def _record(hub: Hub, path: Path) -> None:
+async def _record(hub: Hub, path: Path, limit: int) -> None:
     """Until the engine ends, or the disk fails: that is said, and disturbs nothing else."""
     try:
-        recorder = await asyncio.to_thread(Recorder, path)
-        try:
-            async with aclosing(hub.watch(RECORD_WAITING)) as frames:
-                async for frame in frames:
-                    if frame:
-                        await asyncio.to_thread(recorder.write, frame)
-        finally:
-            await asyncio.to_thread(recorder.close)
+        while await _record_file(hub, path, limit):
+            before = await asyncio.to_thread(set_aside, path)
+            logger.info("the studio's recording goes on in a new %s; %s is before it", path, before)
     except (OSError, LooseleafError) as error:
         logger.error("the studio's recording %s ends here: %s", path, error)
+
+
+async def _record_file(hub: Hub, path: Path, limit: int) -> bool:
+    """Whether it is full."""
+    recorder = await asyncio.to_thread(Recorder, path, limit)
+    try:
+        async with aclosing(hub.watch(RECORD_WAITING)) as frames:
+            async for frame in frames:
+                if frame:
+                    await asyncio.to_thread(recorder.write, frame)
+                    if recorder.full:
+                        return True
+        return False
+    finally:
+        await asyncio.to_thread(recorder.close)
 
 
 async def _events(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -9,6 +9,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from msgspec import UNSET, structs
+
 from looseleaf.core import events as ev
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import LooseleafError
@@ -16,10 +18,11 @@ from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import Request, RequestId, Status
 from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.misses import PrefixMisses
 from looseleaf.studio import frames
 from looseleaf.studio.frames import Copy, Delta, Move, Snapshot, Table
 from looseleaf.studio.rows import BlockRows, Decode
-from looseleaf.studio.steps import StepLog, StepTimes, step_runs
+from looseleaf.studio.steps import DoneStep, StepLog, StepTimes, step_runs
 
 TIER_SECONDS = 1.0
 """Between two looks at the memory besides the pool, which may have to ask the disk."""
@@ -37,6 +40,11 @@ _FIELDS = (
 _PROGRESS = ("num_tokens", "num_computed_tokens", "num_cached_tokens", "first_token_time")
 """Of these, what becomes different as a request runs."""
 
+_COUNTERS = (
+    *("steps", "computed_tokens", "prefix_queries", "prefix_hits", "preemptions", "held_back"),
+)
+"""Of the scheduler, under its names."""
+
 _NEW = object()
 
 
@@ -49,6 +57,21 @@ class News(NamedTuple):
     delta: Delta | None
     snapshot: Snapshot | None
     lost: bool = False
+
+
+class Gathered(NamedTuple):
+    """What `Feed.gather` has read from the engine. `news` is work that needs no engine any more."""
+
+    unfinished: News
+    """Without what the steps computed."""
+    done: list[DoneStep]
+    numbers: dict[RequestId, int]
+
+    def news(self) -> News:
+        delta, snapshot, lost = self.unfinished
+        if delta is not None and self.done:
+            delta = structs.replace(delta, steps=step_runs(self.done, self.numbers.get))
+        return News(delta, snapshot, lost)
 
 
 @dataclass(slots=True)
@@ -74,12 +97,18 @@ class _Window:
     blocks: set[BlockId] = field(default_factory=set)
     requests: dict[int, _Known] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    tables: dict[int, int] = field(default_factory=dict)
+    tables: dict[int, tuple[_Known, int]] = field(default_factory=dict)
     """From which entry on each is another."""
     moves: deque[Move] = field(default_factory=lambda: deque(maxlen=MAX_SHOWN))
     copies: deque[Copy] = field(default_factory=lambda: deque(maxlen=MAX_SHOWN))
     evicted: dict[BlockId, None] = field(default_factory=dict)
     numbers: dict[RequestId, int] = field(default_factory=dict)
+
+    def changed(self, known: _Known, start: int) -> None:
+        """A table, from entry `start` on."""
+        before = self.tables.get(known.number)
+        if before is None or start < before[1]:
+            self.tables[known.number] = known, start
 
 
 class Feed:
@@ -96,12 +125,15 @@ class Feed:
         model: str = "",
         block_bytes: int = 0,
         decode: Decode | None = None,
+        misses: PrefixMisses | None = None,
         capacity: int = 100_000,
     ) -> None:
         self._engine = engine
         self._allocator = engine.scheduler.allocator
         self._model, self._block_bytes, self._capacity = model, block_bytes, capacity
+        self._paged = isinstance(self._allocator, BlockTables)
         self._rows = BlockRows(self._allocator, decode)
+        self._misses = misses
         self._log = ev.EventLog(0)
         self._steps = StepLog(engine)
         self._seq = self._num_requests = self._output_tokens = self._sequence = 0
@@ -130,13 +162,20 @@ class Feed:
     def collect(self, *, snapshot: bool = False) -> News:
         """What became different since the last call. O(what did, and what runs); a snapshot is
         O(blocks that are not free)."""
+        return self.gather(snapshot=snapshot).news()
+
+    def gather(self, *, snapshot: bool = False) -> Gathered:
+        """The same, but for what another thread can do: the engine waits no longer than it must."""
         events = self._log.drain()
         if events and events[0].sequence != self._sequence + 1:
             self._start_over()
             self._seq += 1
-            return News(None, self._snapshot(), lost=True)
-        delta = self._delta(events)
-        return News(delta, self._snapshot() if snapshot else None)
+            return Gathered(News(None, self._snapshot(), lost=True), [], {})
+        now = self._engine.clock()
+        window = _Window(*self._steps.take(now))
+        delta = self._delta(events, window, now)
+        news = News(delta, self._snapshot() if snapshot else None)
+        return Gathered(news, window.times.done, window.numbers)
 
     def _log_to(self, log: ev.EventLog | None) -> None:
         self._allocator.events = log
@@ -174,9 +213,8 @@ class Feed:
             tiers=self._tiers,
         )
 
-    def _delta(self, events: list[ev.Event]) -> Delta | None:
-        now = self._engine.clock()
-        window = _Window(*self._steps.take(now))
+    def _delta(self, events: list[ev.Event], window: _Window, now: float) -> Delta | None:
+        """Without what its steps computed."""
         for event in events:
             self._fold(event, window)
         self._sequence = self._log.sequence
@@ -198,52 +236,56 @@ class Feed:
             blocks=self._rows.changes(window.blocks),
             requests=[news for news in requests if news is not None],
             tables=[
-                Table(number, start, tuple(window.requests[number].table[start:]))
-                for number, start in window.tables.items()
+                Table(number, start, tuple(known.table[start:]))
+                for number, (known, start) in window.tables.items()
             ],
             moves=list(window.moves),
-            steps=step_runs(window.times.done, window.numbers.get),
             copies=list(window.copies),
             evicted=list(window.evicted),
             counters=None if counters == self._counters else counters,
             tiers=None if tiers == self._tiers else tiers,
         )
         self._counters, self._tiers = counters, tiers
-        if not any(getattr(delta, name) for name in Delta.__struct_fields__[2:]):
+        happened = window.times.done or any(
+            getattr(delta, name) for name in Delta.__struct_fields__[2:]
+        )
+        if not happened:
             return None
         self._seq += 1
         return delta
 
     def _fold(self, event: ev.Event, window: _Window) -> None:
+        # The most frequent first: there may be thousands.
         match event:
-            case ev.RequestAdded(_, request_id, num_prompt_tokens):
-                self._added(request_id, num_prompt_tokens, window)
-            case ev.RequestMoved(_, request_id, status, _, cause):
-                self._moved(request_id, status, cause, window)
-            case ev.StepScheduled(_, step_id):
-                window.times.scheduled(step_id)
             case ev.TableChanged(_, request_id, start, block_ids):
                 known = self._of(request_id, window)
                 window.blocks.update(known.table[start:], block_ids)
                 known.table[start:] = block_ids
-                window.requests[known.number] = known
-                window.tables[known.number] = min(start, window.tables.get(known.number, start))
+                window.changed(known, start)
+                if not self._paged:
+                    window.requests[known.number] = known  # its region may be another
+            case ev.BlockPublished(_, block_id):
+                window.blocks.add(block_id)
+            case ev.StepScheduled(_, step_id):
+                window.times.scheduled(step_id)
+            case ev.BlockUnpublished(_, block_id):
+                window.blocks.add(block_id)
+                if self._rows.row(block_id).ref_count == 0:
+                    window.evicted[block_id] = None
+            case ev.RequestMoved(_, request_id, status, _, cause):
+                self._moved(request_id, status, cause, window)
+            case ev.RequestAdded(_, request_id, num_prompt_tokens):
+                self._added(request_id, num_prompt_tokens, window)
             case ev.TableFreed(_, request_id):
                 known = self._of(request_id, window)
                 window.blocks.update(known.table)
                 known.table = []
                 window.requests[known.number] = known
-                window.tables[known.number] = 0
+                window.changed(known, 0)
             case ev.BlockCopied(_, request_id, source, destination):
                 number = self._of(request_id, window).number
                 window.copies.append(Copy(number, source, destination))
                 window.blocks.update((source, destination))
-            case ev.BlockPublished(_, block_id):
-                window.blocks.add(block_id)
-            case ev.BlockUnpublished(_, block_id):
-                window.blocks.add(block_id)
-                if self._rows.row(block_id).ref_count == 0:
-                    window.evicted[block_id] = None
 
     def _added(self, request_id: RequestId, num_prompt_tokens: int, window: _Window) -> None:
         known = self._of(request_id, window)
@@ -336,11 +378,8 @@ class Feed:
         return frames.Counters(
             output_tokens=self._output_tokens,
             copies=self._allocator.num_copies if isinstance(self._allocator, BlockTables) else 0,
-            **{
-                name: getattr(counters, name)
-                for name in frames.Counters.__struct_fields__
-                if name not in ("output_tokens", "copies")
-            },
+            misses=UNSET if self._misses is None else _told(self._misses),
+            **{name: getattr(counters, name) for name in _COUNTERS},
         )
 
     def _look_at_tiers(self) -> frames.Tiers | None:
@@ -356,3 +395,7 @@ class Feed:
             loaded_from_host=figures.loaded_from_host,
             loaded_from_disk=figures.loaded_from_disk,
         )
+
+
+def _told(misses: PrefixMisses) -> dict[str, int]:
+    return {reason.value: count for reason, count in misses.tokens.items() if count}

@@ -8,6 +8,9 @@ a number is missing, the next snapshot mends it. All times are seconds on the en
 Blocks, tables, moves, steps and copies are arrays, in the order of the fields here. Requests are
 objects, under short names, that have only those fields that became different. `docs/feed.md` shows
 them as they look on the wire.
+
+There may be hundreds of thousands of them, none in a cycle: `gc=False` keeps the garbage collector
+from looking at each again and again.
 """
 
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ FORMAT = 1
 HASH_DIGITS = 16
 
 
-class Block(Struct, array_like=True, frozen=True):
+class Block(Struct, array_like=True, frozen=True, gc=False):
     """A physical block. `hash` begins the hex form of what it is found under, with `num_tokens`
     tokens, whose `text` is told only where that is allowed. A block that is held `num_pins` times
     for pinned prefixes counts those in `ref_count`."""
@@ -42,6 +45,7 @@ class Block(Struct, array_like=True, frozen=True):
 class Request(
     Struct,
     kw_only=True,
+    gc=False,
     omit_defaults=True,
     rename={
         "num_prompt_tokens": "prompt",
@@ -87,7 +91,7 @@ class Request(
                 yield name, value
 
 
-class Table(Struct, array_like=True, frozen=True):
+class Table(Struct, array_like=True, frozen=True, gc=False):
     """From entry `start` on, the block table of a request now reads `block_ids`, and ends there."""
 
     number: int
@@ -95,7 +99,7 @@ class Table(Struct, array_like=True, frozen=True):
     block_ids: tuple[int, ...]
 
 
-class Move(Struct, array_like=True, frozen=True):
+class Move(Struct, array_like=True, frozen=True, gc=False):
     """At `time` a request became `status`. `cause` names the request it is held back for or forked
     from, or the reason why it finished."""
 
@@ -105,7 +109,7 @@ class Move(Struct, array_like=True, frozen=True):
     cause: str = ""
 
 
-class Part(Struct, array_like=True, frozen=True):
+class Part(Struct, array_like=True, frozen=True, gc=False):
     """What a step computed of one request: `num_tokens`, the last `num_drafts` of them guesses,
     and how many samples were drawn from them."""
 
@@ -115,7 +119,7 @@ class Part(Struct, array_like=True, frozen=True):
     num_samples: int
 
 
-class StepRun(Struct, array_like=True, frozen=True):
+class StepRun(Struct, array_like=True, frozen=True, gc=False):
     """`num_steps` steps, of which the last is `step_id`. More than one only where the engine makes
     more than `feed.MAX_STEPS` in a delta."""
 
@@ -126,7 +130,7 @@ class StepRun(Struct, array_like=True, frozen=True):
     parts: tuple[Part, ...]
 
 
-class Copy(Struct, array_like=True, frozen=True):
+class Copy(Struct, array_like=True, frozen=True, gc=False):
     """Block `source` was copied to `destination`, because the request was about to write there."""
 
     number: int
@@ -135,7 +139,8 @@ class Copy(Struct, array_like=True, frozen=True):
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """Totals: since the engine started, but for `output_tokens`, since the feed did."""
+    """Totals: since the engine started, but for `output_tokens`, since the feed did. `misses` are
+    the prompt tokens that were not found stored, by reason, where somebody counts them."""
 
     steps: int
     computed_tokens: int
@@ -145,6 +150,7 @@ class Counters(Struct, frozen=True, kw_only=True):
     preemptions: int
     held_back: int
     copies: int
+    misses: dict[str, int] | UnsetType = UNSET
 
 
 class Tiers(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """What a viewer sees: a snapshot, and the deltas after it."""
 
-from looseleaf.studio.frames import Block, Counters, Frame, Request, Snapshot, Tiers
+from looseleaf.studio.frames import Block, Counters, Frame, Request, Snapshot, Table, Tiers
 
 
 class Picture:
@@ -9,7 +9,9 @@ class Picture:
 
     seq: int
     time: float
+    model: str
     block_size: int
+    block_bytes: int
     num_blocks: int
     blocks: dict[int, Block]
     requests: dict[int, Request]
@@ -40,8 +42,27 @@ class Picture:
         self.counters = frame.counters or self.counters
         self.tiers = frame.tiers or self.tiers
 
+    def snapshot(self) -> Snapshot:
+        """What a snapshot would say that was taken at this frame."""
+        return Snapshot(
+            seq=self.seq,
+            time=self.time,
+            wall_time=self._epoch + self.time,
+            model=self.model,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            block_bytes=self.block_bytes,
+            blocks=list(self.blocks.values()),
+            requests=list(self.requests.values()),
+            tables=[Table(n, 0, tuple(blocks)) for n, blocks in self.tables.items() if blocks],
+            counters=self.counters,
+            tiers=self.tiers,
+        )
+
     def _begin(self, frame: Snapshot) -> None:
         self.seq, self.time = frame.seq, frame.time
+        self._epoch = frame.wall_time - frame.time
+        self.model, self.block_bytes = frame.model, frame.block_bytes
         self.block_size, self.num_blocks = frame.block_size, frame.num_blocks
         self.blocks = {block.block_id: block for block in frame.blocks}
         self.requests = {}

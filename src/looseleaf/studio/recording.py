@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -20,14 +21,28 @@ class Recorder:
 
     Each is with the system before `write` returns, but for what compressing holds back: the file
     of a process that dies can be read up to there. Raises OSError.
+
+    When a file is `full`, which is at half of `limit` bytes, it is time for `set_aside` and another
+    recorder: the newest frames are kept, and the two files together are within the limit.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limit: int | None = None) -> None:
         self._file = _open(path, "wb")
+        self._limit = limit
+        self._least = 0
+        """A snapshot may be larger than any limit: something has to come after it."""
+
+    @property
+    def full(self) -> bool:
+        if self._limit is None:
+            return False
+        size = os.fstat(self._file.fileno()).st_size
+        return size >= max(self._limit // 2, 2 * self._least)
 
     def write(self, frame: bytes) -> None:
         self._file.write(frame + b"\n")
         self._file.flush()
+        self._least = self._least or os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         self._file.close()
@@ -42,6 +57,15 @@ class Recorder:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a recording that is full, in the place of the one before it. Raises OSError."""
+    name = path.name
+    end = ".gz" if path.suffix == ".gz" else ""
+    stem, dot, suffix = name.removesuffix(end).rpartition(".")
+    before = f"{stem}.before.{suffix}" if dot and stem else f"{name.removesuffix(end)}.before"
+    return path.replace(path.with_name(before + end))
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
@@ -61,9 +85,15 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 def frames_of(path: Path) -> Iterator[Frame]:
     """Raises LooseleafError as `lines_of` does, and for a line that is no frame."""
+    for _, frame in lines_and_frames_of(path):
+        yield frame
+
+
+def lines_and_frames_of(path: Path) -> Iterator[tuple[bytes, Frame]]:
+    """The same, with the line that each frame is."""
     for number, line in enumerate(lines_of(path), start=1):
         try:
-            yield decode(line)
+            yield line, decode(line)
         except msgspec.DecodeError as error:
             raise LooseleafError(f"line {number} of {path} is no frame: {error}") from None
 

@@ -42,6 +42,8 @@ export interface Counters {
   preemptions: number
   held_back: number
   copies: number
+  /** Prompt tokens that were not found stored, by reason. */
+  misses?: Record<string, number>
 }
 
 export interface Tiers {

@@ -32,6 +32,16 @@ export interface Lane {
   marks: number[]
 }
 
+/** What an export tells of a request that had ended before its first frame. */
+export interface EndedRow extends Partial<Pick<Lane, 'id' | 'reason' | 'prompt' | 'tokens'>> {
+  n: number
+  ended: number
+  arrival?: number
+  cached?: number | null
+  preemptions?: number
+  first?: number | null
+}
+
 /** The way of each request through time. Grows with the feed; a moment is shown by looking at it. */
 export class Lanes {
   /** In the order in which they came. */
@@ -40,6 +50,19 @@ export class Lanes {
 
   get(n: number): Lane | undefined {
     return this.byNumber.get(n)
+  }
+
+  /** Before the first frame. */
+  restore(rows: readonly EndedRow[]): void {
+    for (const row of rows) Object.assign(this.lane(row.n, row.arrival ?? row.ended), row)
+  }
+
+  /** Those that had ended at `time`, the last `most` of them. */
+  endedBy(time: number, most: number): EndedRow[] {
+    return this.all
+      .filter((lane) => lane.ended <= time)
+      .slice(-most)
+      .map(({ segments: _, marks: __, ...row }) => row)
   }
 
   /** A snapshot in the place of what was not told: whatever is open there goes on here. */
@@ -73,7 +96,8 @@ export class Lanes {
       for (const [n, tokens, drafts, samples] of parts) {
         const lane = this.byNumber.get(n)
         if (!lane) continue
-        const prompt = tokens - drafts > 1 || samples === 0
+        // Of a decoding request there is a sample for each token, also where steps are added up.
+        const prompt = samples === 0 || tokens - drafts > samples
         lane.marks.push(start, end, prompt ? -tokens : tokens)
         if (lane.marks.length > MAX_MARKS) lane.marks.splice(0, MAX_MARKS / 2)
       }

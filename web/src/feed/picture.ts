@@ -27,6 +27,8 @@ export interface Owner {
 export class Picture {
   seq = 0
   time = 0
+  /** Seconds from 1970 to the feed's time 0. */
+  epoch = 0
   model = ''
   blockSize = 1
   blockBytes = 0
@@ -50,6 +52,7 @@ export class Picture {
   begin(frame: Snapshot): void {
     this.seq = frame.seq
     this.time = frame.time
+    this.epoch = frame.wall_time - frame.time
     this.model = frame.model
     this.blockSize = frame.block_size
     this.blockBytes = frame.block_bytes

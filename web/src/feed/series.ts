@@ -80,12 +80,13 @@ export class Series {
   }
 }
 
+export const SHARES = [0.5, 0.95, 0.99] as const
+
+/** Percentiles, of `SHARES`. */
 export interface Latencies {
   count: number
-  ttft50: number | null
-  ttft95: number | null
-  tpot50: number | null
-  tpot95: number | null
+  ttft: (number | null)[]
+  tpot: (number | null)[]
 }
 
 /** Of the last requests that had ended at `time`. In seconds. */
@@ -101,10 +102,8 @@ export function latencies(lanes: readonly Lane[], time: number, most = 200): Lat
   }
   return {
     count: ttft.length,
-    ttft50: percentile(ttft, 0.5),
-    ttft95: percentile(ttft, 0.95),
-    tpot50: percentile(tpot, 0.5),
-    tpot95: percentile(tpot, 0.95),
+    ttft: SHARES.map((share) => percentile(ttft, share)),
+    tpot: SHARES.map((share) => percentile(tpot, share)),
   }
 }
 

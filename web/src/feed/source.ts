@@ -4,6 +4,7 @@ export type Status =
   | { state: 'connecting' }
   | { state: 'live' }
   | { state: 'recorded' }
+  | { state: 'exported' }
   | { state: 'key' }
   | { state: 'lost'; why: string }
 
@@ -39,7 +40,7 @@ export class LiveFeed {
   private closed = false
 
   constructor(
-    private readonly url: string,
+    private url: string,
     private readonly key: string,
     private readonly sink: Sink,
   ) {
@@ -68,6 +69,8 @@ export class LiveFeed {
         }
         if (!answer.ok || !answer.body) throw new Error(`HTTP ${answer.status}`)
         this.sink.status({ state: 'live' })
+        // Whoever connects again knows what was.
+        this.url = this.url.split('?')[0]!
         await readText(answer.body, (lines) => {
           const frames = lines
             .filter((line) => line.startsWith('data: '))

@@ -1,5 +1,6 @@
 import type { Delta, Frame } from './frames'
-import { Lanes } from './lanes'
+import { newestWithin, snapshotOf } from './excerpt'
+import { Lanes, type EndedRow } from './lanes'
 import { Picture } from './picture'
 import { Series } from './series'
 import { tally, UsageMeter, type Tally, type Usage } from './usage'
@@ -23,6 +24,14 @@ export interface Moment {
   count: Tally
   filled: Uint16Array
 }
+
+export interface Excerpt {
+  frames: Frame[]
+  ended: EndedRow[]
+}
+
+/** As many as latencies are taken from. */
+const MAX_ENDED = 200
 
 interface Keyframe {
   /** Index of the frame that it holds already. */
@@ -128,6 +137,20 @@ export class Timeline {
     this.go(Math.min(Math.max(time, this.start), this.end))
   }
 
+  /** The moment that is shown, and so many seconds before it, as far as they take no more than
+   * `most` characters: what another page can show. */
+  excerpt(seconds: number, most: number): Excerpt {
+    const first = this.indexAt(this.time - seconds)
+    // With the next frame: between two, that one tells what happened.
+    const after = this.frames.slice(first + 1, this.next + 1)
+    const kept = newestWithin(after, most)
+    const picture = this.pictureAt(first + kept)!
+    return {
+      frames: [snapshotOf(picture), ...after.slice(kept)],
+      ended: this.lanes.endedBy(picture.time, MAX_ENDED),
+    }
+  }
+
   /** To the frame after, or before. */
   step(by: 1 | -1): void {
     this.playing = false
@@ -187,20 +210,38 @@ export class Timeline {
   }
 
   private rewind(time: number): void {
-    let index = 0
-    while (index + 1 < this.frames.length && this.frames[index + 1]!.time <= time) index++
+    const index = this.indexAt(time)
+    const picture = this.pictureAt(index)
+    if (!picture) return
+    this.next = index + 1
+    this.time = time
+    this.show(picture, [], [], true)
+  }
+
+  /** Of the last frame at `time` or before; of the first, if there is none. */
+  private indexAt(time: number): number {
+    let low = 0
+    let high = this.frames.length
+    while (low < high) {
+      const middle = (low + high) >> 1
+      if (this.frames[middle]!.time <= time) low = middle + 1
+      else high = middle
+    }
+    return Math.max(0, low - 1)
+  }
+
+  /** As it was at a frame. */
+  private pictureAt(index: number): Picture | null {
     let keyframe = this.keyframes[0]
     for (const candidate of this.keyframes) if (candidate.index <= index) keyframe = candidate
-    if (!keyframe) return
+    if (!keyframe) return null
     let picture = keyframe.picture.copy()
     for (let i = keyframe.index + 1; i <= index; i++) {
       const frame = this.frames[i]!
       if (frame.kind === 'snapshot') picture = new Picture(frame)
       else picture.apply(frame)
     }
-    this.next = index + 1
-    this.time = time
-    this.show(picture, [], [], true)
+    return picture
   }
 
   private show(picture: Picture, flashes: Flash[], copies: CopyMade[], jumped: boolean): void {

@@ -40,6 +40,14 @@ const methods = {
   wait: (selector) => page.locator(selector).first().waitFor(),
   evaluate: (expression) => page.evaluate(expression),
   shot: (path) => page.screenshot({ path }),
+  /** Clicks, and keeps the file that comes of it. */
+  async download(selector, path) {
+    const [file] = await Promise.all([
+      page.waitForEvent('download'),
+      page.locator(selector).first().click(),
+    ])
+    await file.saveAs(path)
+  },
   /** Where on the page a block is drawn. */
   async hoverBlock(block) {
     const canvas = page.locator('[data-canvas=blocks]')
