@@ -13,7 +13,7 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import KV_ALLOCATORS, EngineSettings
 from looseleaf.engine.usage import Usage
 from looseleaf.planner.plan import run_plan
-from looseleaf.planner.report.what_if import OnProgress
+from looseleaf.planner.report.what_if import OnProgress, part_of
 from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary import Summary
 from looseleaf.planner.trace_types import Trace
@@ -73,17 +73,13 @@ def compare_allocators(
 ) -> list[AllocatorCase]:
     """Every step is the engine's own where memory is contiguous: that takes longer."""
     cases = []
+    num = len(trace.requests)
     for number, name in enumerate(KV_ALLOCATORS):
-        before = number * len(trace.requests)
         pool = memory if name == "paged" else in_regions(memory)
-        plan = run_plan(
-            trace,
-            replace(settings, kv_allocator=name),
-            pool,
-            times,
-            on_progress=lambda ended, before=before: on_progress(before + ended),  # type: ignore[misc]
-        )
-        on_progress(before + len(trace.requests))
+        changed = replace(settings, kv_allocator=name)
+        told = part_of(on_progress, number, num)
+        plan = run_plan(trace, changed, pool, times, on_progress=told)
+        told(num)
         found = split(plan.result.usage)
         cases.append(AllocatorCase(name, pool.max_model_len, found, plan.summary))
     return cases

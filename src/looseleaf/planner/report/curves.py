@@ -215,7 +215,7 @@ def _distribution(name: str, title: str, values: Sequence[float], text: str) -> 
     least, most = found.quantiles[0], found.quantiles[-1]
     floor = max(least, most / 1e5, 1e-9)
     wide = most / floor > 20
-    x = logarithmic(floor, most, short) if wide else linear(0.0, 1.05 * most, short)
+    x = logarithmic(floor, most, short) if wide else linear(0.0, 1.05 * most, short, most=4)
     y = linear(0.0, 1.0, lambda value: f"{100 * value:.0f}%", most=4)
     last = len(found.quantiles) - 1
     points = [(x.place(max(v, floor)), i / last) for i, v in enumerate(found.quantiles)]

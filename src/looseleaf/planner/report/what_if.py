@@ -81,21 +81,21 @@ def sized(memory: MemoryPlan, num_blocks: int, block_size: int, longest: int) ->
     return MemoryPlan(num_blocks, block_size, block_bytes, max(2, length))
 
 
+def part_of(on_progress: OnProgress, number: int, num_requests: int) -> OnProgress:
+    """For one of several replays of so many requests, which may have several samples each."""
+    return lambda ended: on_progress(number * num_requests + min(ended, num_requests))
+
+
 def what_if(
     trace: Trace, planned: list[Change], times: StepTimes, on_progress: OnProgress
 ) -> list[Case]:
     """Step times are those of the same cost model, whatever the change."""
     cases = []
+    num = len(trace.requests)
     for number, change in enumerate(planned):
-        before = number * len(trace.requests)
-        plan = run_plan(
-            trace,
-            change.settings,
-            change.memory,
-            times,
-            on_progress=lambda ended, before=before: on_progress(before + ended),  # type: ignore[misc]
-        )
-        on_progress(before + len(trace.requests))  # those that can never fit do not end
+        told = part_of(on_progress, number, num)
+        plan = run_plan(trace, change.settings, change.memory, times, on_progress=told)
+        told(num)  # those that can never fit do not end
         pool = change.memory
         cases.append(Case(change.name, pool.num_blocks, pool.block_size, plan.summary))
     return cases
