@@ -120,6 +120,8 @@ def run_plan(
     _check(settings)
     span = max((r.arrival or 0.0 for r in trace.requests), default=0.0)
     scheduler = planned_scheduler(settings, memory)
+    if isinstance(times, SummaryTimes):
+        times = times.for_replay(memory.block_size)
     replay = Replay(
         scheduler,
         PlannedExecutor(times, VirtualClock()),
