@@ -14,10 +14,11 @@ all come in one instant to a pool for a few of them, so that some are preempted.
 preemptions depends on when requests come, to the step; in one instant they all come before the
 first step, so that their number follows from the decisions alone.
 
-The calibration is interleaved with the workloads, round by round, for the machine may change
-meanwhile; with `--calibration` it is that of a file. A probe, the same few requests before and
-after each workload, tells how far the machine is from its calibration. Exit status 1: something is
-not within its limit.
+Speed of a machine with neighbours changes by the second. So all is done in passes, each with other
+requests from an empty cache, and parts of the calibration are between them; figures are of all
+passes together, but what is counted must be equal in each. With `--calibration` the calibration is
+that of a file. A probe, the same few requests before each workload, tells how far the machine is
+from its calibration. Exit status 1: something is not within its limit.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -62,23 +63,39 @@ class Workload(NamedTuple):
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Of one run, real or planned. Times are seconds."""
+class Played(NamedTuple):
+    """One pass over a workload, real or planned. Times are seconds; `counts` are those of `EQUAL`,
+    `ttfts` and `tpots` those of the requests, `busy_s` is what the steps took of `duration_s`."""
 
-    output_tokens_per_s: float
-    ttft_p50_s: float
-    tpot_p50_s: float
-    prefix_queries: int
-    prefix_hits: int
-    preemptions: int
+    output_tokens: int
     duration_s: float
+    ttfts: tuple[float, ...]
+    tpots: tuple[float, ...]
+    counts: tuple[int, ...]
     busy_s: float
     steps: int
 
-    @property
-    def hit_rate(self) -> float:
-        return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
+    def figures(self) -> dict[str, float]:
+        """Those that have limits, and all counts."""
+        return {
+            "output_tokens_per_s": self.output_tokens / self.duration_s,
+            "ttft_p50_s": median(self.ttfts),
+            "tpot_p50_s": median(self.tpots),
+            **dict(zip(EQUAL, self.counts, strict=True)),
+        }
+
+
+def together(passes: Sequence[Played]) -> Played:
+    """All of them as one."""
+    return Played(
+        sum(one.output_tokens for one in passes),
+        sum(one.duration_s for one in passes),
+        tuple(t for one in passes for t in one.ttfts),
+        tuple(t for one in passes for t in one.tpots),
+        tuple(map(sum, zip(*(one.counts for one in passes), strict=True))),
+        sum(one.busy_s for one in passes),
+        sum(one.steps for one in passes),
+    )
 
 
 def chat(seconds: float, scale: float, seed: int) -> Workload:
@@ -111,7 +128,7 @@ def rag(seconds: float, scale: float, seed: int) -> Workload:
 
 def burst(seconds: float, scale: float, seed: int) -> Workload:
     rng = random.Random(seed)
-    count = max(2, round(0.6 * scale * seconds))
+    count = max(2, round(scale * seconds))
     requests = tuple(
         TraceRequest(0.0, rng.randint(64, 256), rng.randint(64, 256)) for _ in range(count)
     )
@@ -142,12 +159,12 @@ def _tokens(seed: str, count: int) -> list[int]:
 
 async def play(
     stack: Stack, service: EngineService, timer: StepTimer, requests: Sequence[TraceRequest]
-) -> tuple[Figures, list[TimedStep]]:
+) -> tuple[Played, list[TimedStep]]:
     """Serve requests at their times, from an empty cache on; those of one instant are there before
     the next step."""
     await service.call(Engine.forget_cache)
     counters = stack.engine.scheduler.counters
-    before = (counters.prefix_queries, counters.prefix_hits, counters.preemptions)
+    before = [getattr(counters, name) for name in EQUAL]
     prompts = [prompt_of(request, i) for i, request in enumerate(requests)]
     first_step = len(timer.steps)
     timer.load = 0
@@ -171,67 +188,61 @@ async def play(
     await held
     answers = await asyncio.gather(*tasks)
     timer.load = None
-    after = (counters.prefix_queries, counters.prefix_hits, counters.preemptions)
-    counts = [b - a for a, b in zip(before, after, strict=True)]
+    counts = [getattr(counters, name) - b for name, b in zip(EQUAL, before, strict=True)]
     steps = timer.steps[first_step:]
-    return figures(requests, answers, counts, steps), steps
+    return played(requests, answers, counts, steps), steps
 
 
-def figures(
+def played(
     requests: Sequence[TraceRequest],
     answers: Sequence[tuple[float, Sequence[float]]],
     counts: Sequence[int],
     steps: Sequence[TimedStep],
-) -> Figures:
+) -> Played:
     """Of answers: when each was due, and the times at which tokens came."""
-    duration = max(times[-1] for _, times in answers) - min(due for due, _ in answers)
-    tpots = [
-        (times[-1] - times[0]) / (request.num_output_tokens - 1)
-        for request, (_, times) in zip(requests, answers, strict=True)
-        if request.num_output_tokens > 1
-    ]
-    return Figures(
-        sum(request.num_output_tokens for request in requests) / duration,
-        median(times[0] - due for due, times in answers),
-        median(tpots),
-        *counts,
-        duration_s=duration,
-        busy_s=sum(step.seconds for step in steps),
-        steps=len(steps),
+    return Played(
+        sum(request.num_output_tokens for request in requests),
+        max(times[-1] for _, times in answers) - min(due for due, _ in answers),
+        tuple(times[0] - due for due, times in answers),
+        tuple(
+            (times[-1] - times[0]) / (request.num_output_tokens - 1)
+            for request, (_, times) in zip(requests, answers, strict=True)
+        ),
+        tuple(counts),
+        sum(step.seconds for step in steps),
+        len(steps),
     )
 
 
-def predict(requests: Sequence[TraceRequest], stack: Stack, model: CalibratedModel) -> Figures:
+def predict(requests: Sequence[TraceRequest], stack: Stack, model: CalibratedModel) -> Played:
     """What the planner says of the same requests on an engine like this one."""
     trace = Trace(tuple(requests), (), True, HASHED_TOKENS)
     times = SummaryTimes(model, rows_that_draw=True)
     plan = run_plan(trace, stack.settings, stack.memory, times)
-    summary = plan.summary
-    assert summary.ttft is not None
-    assert summary.tpot is not None
-    return Figures(
-        summary.output_tokens_per_second,
-        summary.ttft.p50,
-        summary.tpot.p50,
-        summary.prefix_queries,
-        summary.prefix_hits,
-        summary.preemptions,
+    summary, outcomes = plan.summary, plan.result.outcomes
+    firsts = [(o, o.first_token) for o in outcomes if o.first_token is not None]
+    return Played(
+        summary.output_tokens,
         summary.duration,
+        tuple(first - o.arrival for o, first in firsts),
+        tuple((o.finished - first) / (o.num_output_tokens - 1) for o, first in firsts),
+        tuple(getattr(summary, name) for name in EQUAL),
         summary.busy,
         summary.steps,
     )
 
 
-def compare(predicted: Figures, measured: Figures) -> dict[str, dict[str, Any]]:
-    """Of each figure with a limit: both values, the error, and whether it is within the limit."""
+def compare(predicted: Sequence[Played], measured: Sequence[Played]) -> dict[str, dict[str, Any]]:
+    """Of each figure of these passes: both values, the error, and whether it is within the limit.
+    Counts are sums, and within if they are equal in each pass."""
+    ours, real = together(predicted).figures(), together(measured).figures()
     found: dict[str, dict[str, Any]] = {}
     for name, limit in LIMITS.items():
-        ours, real = getattr(predicted, name), getattr(measured, name)
-        error = ours / real - 1
-        found[name] = _row(ours, real, error, abs(error) <= limit)
-    for name in EQUAL:
-        ours, real = getattr(predicted, name), getattr(measured, name)
-        found[name] = _row(ours, real, ours - real, ours == real)
+        error = ours[name] / real[name] - 1
+        found[name] = _row(ours[name], real[name], error, abs(error) <= limit)
+    for place, name in enumerate(EQUAL):
+        equal = [p.counts[place] for p in predicted] == [m.counts[place] for m in measured]
+        found[name] = _row(ours[name], real[name], ours[name] - real[name], equal)
     return found
 
 
@@ -259,117 +270,138 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
+class Started(NamedTuple):
+    """An engine that waits for requests."""
+
+    stack: Stack
+    service: EngineService
+    timer: StepTimer
+
+
+class Run(NamedTuple):
+    """A pass that was served, and the probe before it."""
+
+    workload: Workload
+    stack: Stack
+    measured: Played
+    steps: list[TimedStep]
+    probe: Played
+
+
 class Bench:
     """One run: an engine to calibrate on, and one for each workload."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self._engines: dict[str, Started] = {}
         self._steps: list[TimedStep] = []
         self._num_loads = 0
-        self._round = 0
 
     async def run(self) -> dict[str, Any]:
         options = self._options
         model = None if options.calibration is None else load_calibration(options.calibration)
-        settings = EngineSettings(model=options.model, threads=options.threads)
-        chosen = [
-            WORKLOADS[name](options.seconds, options.scale, options.seed)
+        workloads = [
+            WORKLOADS[name](options.seconds, options.scale, number)
+            for number in range(options.passes)
             for name in options.workloads or WORKLOADS
         ]
+        settings = EngineSettings(model=options.model, threads=options.threads)
         runs = []
-        for workload in chosen:
-            await self._calibrate(settings)
-            runs.append(await self._measure(workload, settings))
-        await self._calibrate(settings)
-        if model is None:
-            model = calibrate(self._steps, facts()["processor"])
+        try:
+            for name, changes in {w.name: w.settings for w in workloads}.items():
+                self._engines[name] = await start_engine(settings, changes)
+            if model is None:
+                self._engines[""] = await start_engine(settings, {})
+            for number, workload in enumerate(workloads):
+                if model is None:
+                    await self._calibrate(number, len(workloads) + 1)
+                runs.append(await self._measure(workload))
+            if model is None:
+                await self._calibrate(len(workloads), len(workloads) + 1)
+                model = calibrate(self._steps, facts()["processor"])
+        finally:
+            for started in self._engines.values():
+                await started.service.stop()
         if options.save_calibration is not None:
             model.save(options.save_calibration)
         return report(runs, model)
 
-    async def _calibrate(self, settings: EngineSettings) -> None:
-        if self._options.calibration is not None:
+    async def _calibrate(self, number: int, parts: int) -> None:
+        """One of so many parts of the calibration; each has loads of every kind."""
+        stack, service, timer = self._engines[""]
+        seats, memory = stack.settings.max_num_seqs, stack.memory
+        plan = [
+            load
+            for seed in range(self._options.rounds)
+            for load in loads(seats, memory.max_model_len, memory.num_tokens, seed)
+        ]
+        random.Random(0).shuffle(plan)
+        part = plan[number::parts]
+        if not part:
             return
-        stack, service, timer = start_engine(settings, {})
-        try:
-            memory = stack.memory
-            plan = loads(
-                stack.settings.max_num_seqs, memory.max_model_len, memory.num_tokens, self._round
-            )
-            note(f"calibration, round {self._round + 1}: {len(plan)} loads")
-            self._steps += await time_loads(
-                service,
-                timer,
-                stack.tokenizer.vocab_size,
-                plan,
-                first_number=self._num_loads + 1,
-                seed=self._round,
-            )
-        finally:
-            await service.stop()
-        self._num_loads += len(plan)
-        self._round += 1
+        note(f"calibration, part {number + 1} of {parts}: {len(part)} loads")
+        self._steps += await time_loads(
+            service,
+            timer,
+            stack.tokenizer.vocab_size,
+            part,
+            first_number=self._num_loads + 1,
+            seed=number,
+        )
+        self._num_loads += len(part)
 
-    async def _measure(self, workload: Workload, settings: EngineSettings) -> "Run":
-        stack, service, timer = start_engine(settings, workload.settings)
-        try:
-            await play(stack, service, timer, PROBE)  # the first is not like the others
-            before, _ = await play(stack, service, timer, PROBE)
-            note(f"{workload.name}: {len(workload.requests)} requests")
-            measured, steps = await play(stack, service, timer, workload.requests)
-            after, _ = await play(stack, service, timer, PROBE)
-        finally:
-            await service.stop()
-        return Run(workload, stack, measured, steps, (before, after))
+    async def _measure(self, workload: Workload) -> Run:
+        stack, service, timer = self._engines[workload.name]
+        probe, _ = await play(stack, service, timer, PROBE)
+        note(f"{workload.name}: {len(workload.requests)} requests")
+        measured, steps = await play(stack, service, timer, workload.requests)
+        return Run(workload, stack, measured, steps, probe)
 
 
-class Run(NamedTuple):
-    """A workload that was served."""
-
-    workload: Workload
-    stack: Stack
-    measured: Figures
-    steps: list[TimedStep]
-    probes: tuple[Figures, Figures]
-
-
-def start_engine(
-    settings: EngineSettings, changes: dict[str, Any]
-) -> tuple[Stack, EngineService, StepTimer]:
-    """In an event loop."""
+async def start_engine(settings: EngineSettings, changes: dict[str, Any]) -> Started:
+    """The probe has run on it once: the first time is not like the others."""
     stack = build(replace(settings, **({"kv_cache_memory": "1GiB"} | changes)))
     service = EngineService(stack.engine, stack.tokenizer)
     timer = StepTimer(service, stack.engine, stack.memory.block_size)
     service.start()
-    return stack, service, timer
+    await play(stack, service, timer, PROBE)
+    return Started(stack, service, timer)
 
 
 def report(runs: Sequence[Run], model: CalibratedModel) -> dict[str, Any]:
-    found = []
-    for run in runs:
-        predicted = predict(run.workload.requests, run.stack, model)
-        probe = predict(PROBE, run.stack, model).duration_s
-        rows = compare(predicted, run.measured)
-        found.append(
-            {
-                "name": run.workload.name,
-                "about": run.workload.about,
-                "requests": len(run.workload.requests),
-                "figures": rows,
-                "hit_rate": {"predicted": predicted.hit_rate, "measured": run.measured.hit_rate},
-                "within": all(row["within"] for row in rows.values()),
-                "duration_s": [predicted.duration_s, run.measured.duration_s],
-                "busy_s": [predicted.busy_s, run.measured.busy_s],
-                "steps": [predicted.steps, run.measured.steps],
-                "step_errors": step_errors(run.steps, model),
-                "probes": [one.duration_s / probe - 1 for one in run.probes],
-            }
-        )
+    found = [
+        report_one([run for run in runs if run.workload.name == name], model)
+        for name in dict.fromkeys(run.workload.name for run in runs)
+    ]
     return {
         "workloads": found,
         "within": all(one["within"] for one in found),
         "cost_model": {"name": model.name, **model.measured},
         "machine": facts(),
+    }
+
+
+def report_one(runs: Sequence[Run], model: CalibratedModel) -> dict[str, Any]:
+    """Of the passes over one workload."""
+    planned = [predict(run.workload.requests, run.stack, model) for run in runs]
+    probe = predict(PROBE, runs[0].stack, model).duration_s
+    rows = compare(planned, [run.measured for run in runs])
+    ours, real = together(planned), together([run.measured for run in runs])
+    return {
+        "name": runs[0].workload.name,
+        "about": runs[0].workload.about,
+        "requests": sum(len(run.workload.requests) for run in runs),
+        "passes": len(runs),
+        "figures": rows,
+        "within": all(row["within"] for row in rows.values()),
+        "duration_s": [ours.duration_s, real.duration_s],
+        "busy_s": [ours.busy_s, real.busy_s],
+        "steps": [ours.steps, real.steps],
+        "step_errors": step_errors([step for run in runs for step in run.steps], model),
+        "probes": [run.probe.duration_s / probe - 1 for run in runs],
+        "busy_by_pass": [
+            plan.busy_s / run.measured.busy_s - 1 for plan, run in zip(planned, runs, strict=True)
+        ],
     }
 
 
@@ -394,7 +426,9 @@ def show(results: dict[str, Any]) -> None:
         "preemptions": ("preemptions", "{:.0f}"),
     }
     for run in results["workloads"]:
-        print(f"\n{run['name']}: {run['requests']} requests. {run['about']}")
+        print(
+            f"\n{run['name']}: {run['requests']} requests in {run['passes']} passes. {run['about']}"
+        )
         print(f"{'':24}{'predicted':>11}{'measured':>11}{'error':>9}   limit")
         for name, row in run["figures"].items():
             title, form = titles[name]
@@ -405,8 +439,9 @@ def show(results: dict[str, Any]) -> None:
             told = f"{limit:.0%}" if limit else "equal"
             missed = "" if row["within"] else "   MISSED"
             print(f"{title:24}{ours:>11}{real:>11}{error:>9}   {told}{missed}")
-        rates = run["hit_rate"]
-        print(f"{'hit rate':24}{rates['predicted']:>11.2%}{rates['measured']:>11.2%}")
+        hits, asked = run["figures"]["prefix_hits"], run["figures"]["prefix_queries"]
+        rates = [hits[key] / (asked[key] or 1) for key in ("predicted", "measured")]
+        print(f"{'hit rate':24}{rates[0]:>11.2%}{rates[1]:>11.2%}")
         for title, key in (("busy, s", "busy_s"), ("steps", "steps")):
             ours, real = run[key]
             print(f"{title:24}{ours:>11.4g}{real:>11.4g}{ours / real - 1:>+9.1%}")
@@ -415,8 +450,11 @@ def show(results: dict[str, Any]) -> None:
             for kind, one in run["step_errors"].items()
         )
         print(f"the model for its real steps: {errors}")
-        before, after = run["probes"]
-        print(f"the probe took {before:+.1%} before and {after:+.1%} after, against the model")
+        for title, key in (
+            ("the probe took, against the model, before each pass", "probes"),
+            ("error of the time that steps took, by pass", "busy_by_pass"),
+        ):
+            print(f"{title}: {', '.join(f'{value:+.1%}' for value in run[key])}")
     print("\nall within their limits" if results["within"] else "\nNOT all within their limits")
 
 
@@ -428,10 +466,11 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="instead of calibrating")
+    parser.add_argument("--rounds", type=int, default=2, help="of the calibration")
     parser.add_argument("--save-calibration", type=Path, metavar="FILE")
-    parser.add_argument("--seconds", type=float, default=60, help="of each workload, about")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=30, help="of each pass, about")
     parser.add_argument("--scale", type=float, default=1.0, help="of the requests' rates")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object and no tables")
     options = parser.parse_args()
     results = asyncio.run(Bench(options).run())

@@ -21,6 +21,7 @@ from looseleaf.planner.loads import (
     BATCHES,
     NUM_OUTPUT_TOKENS,
     PROMPTS,
+    SHARED,
     CallShape,
     Load,
     loads,
@@ -84,7 +85,7 @@ def test_noise_and_interrupted_steps_do_not_mislead() -> None:
     model = calibrate(steps, "a machine")
     for parts in ([(1, 777)] * 6, [(512, 512)], [(300, 100), *[(1, 500)] * 12]):
         summary = summarize([StepPart(*part) for part in parts])
-        assert model.seconds_of(summary) == pytest.approx(truth(summary), rel=0.03), parts
+        assert model.seconds_of(summary) == pytest.approx(truth(summary), rel=0.05), parts
     residuals = model.measured["residuals"]
     assert sum(one["num_steps"] for one in residuals.values()) == len(steps)
     assert all(0.005 < one["median"] < 0.04 for one in residuals.values())
@@ -118,7 +119,7 @@ def test_loads_fit_into_the_engine() -> None:
     bursts = {(load.at_once, load.calls[0].num_prompt_tokens) for load in every}
     assert {prompt for _, prompt in bursts} >= set(PROMPTS)
     assert max(batch for batch, _ in bursts) == max(BATCHES)
-    assert {call.num_shared for load in every for call in load.calls} >= {0, 256, 2048}
+    assert {call.num_shared for load in every for call in load.calls} >= {0, *SHARED}
     assert all(len(load.calls) >= load.at_once for load in every)
     few = loads(8, 128, 1100)
     assert few

@@ -11,6 +11,8 @@ from looseleaf.planner.step_timer import TimedStep
 
 _NUM_FITS = 12
 _MOST_FOLDS = 5
+_FAR_OFF = 0.4
+"""A relative error from which on it counts for less."""
 
 
 class Residuals(NamedTuple):
@@ -79,18 +81,25 @@ def _residuals(predicted: NDArray[np.float64], seconds: NDArray[np.float64]) -> 
 
 
 def _fit(observed: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Least absolute relative errors, by least squares with ever better weights: a step that was
-    interrupted is far off, and should not count for more."""
-    relative = observed / seconds[:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-300)
-    matrix = relative / scale
-    weights = np.ones(len(seconds))
-    solution = np.zeros(matrix.shape[1])
+    """Least squares of the errors relative to what is predicted, where large ones count no more
+    than in proportion (Huber, 1964).
+
+    So it meets the mean of steps of a kind, which whole answers take, and not their median; but a
+    step that was interrupted is far off, and should not count for more.
+    """
+    predicted = seconds
+    solution = np.zeros(observed.shape[1])
     for _ in range(_NUM_FITS):
-        solution = _non_negative(matrix * weights[:, None], weights)
-        weights = 1 / np.sqrt(np.maximum(np.abs(matrix @ solution - 1), 0.005))
-    result: NDArray[np.float64] = solution / scale
-    return result
+        relative = observed / predicted[:, None]
+        wanted = seconds / predicted
+        errors = np.abs(wanted - 1)
+        weights = np.sqrt(np.minimum(1, _FAR_OFF / np.maximum(errors, 1e-9)))
+        scale = np.maximum(relative.max(axis=0), 1e-300)
+        matrix = relative / scale
+        solution = _non_negative(matrix * weights[:, None], wanted * weights) / scale
+        predicted = np.maximum(observed @ solution, 1e-9)
+    found: NDArray[np.float64] = solution
+    return found
 
 
 def _non_negative(matrix: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:

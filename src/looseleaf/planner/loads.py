@@ -14,10 +14,10 @@ from looseleaf.sampling.params import SamplingParams
 
 PROMPTS = (3, 24, 100, 400, 1200)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-SEATS = (2, 4, 8, 16, 32, 64)
-SHARED = (256, 1024, 2048)
-MOST_TOKENS = 3000
-"""Of the prompts of one load: what takes longer tells little more."""
+SEATS = (2, 6, 16, 32)
+SHARED = (512, 1536)
+MOST_TOKENS = 2400
+"""Of the prompts of one load: what takes longer tells little more. Twice as many for traffic."""
 
 NUM_OUTPUT_TOKENS = 12
 _MARGIN = 64
@@ -61,7 +61,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
         if batch * prompt <= max(prompt, MOST_TOKENS)
     ]
     found += [Load(seats, _traffic(rng, seats, 0)) for seats in SEATS]
-    found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[1::2]]
+    found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[::2]]
     return [
         load
         for load in found
@@ -74,7 +74,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
 def _traffic(rng: random.Random, seats: int, num_shared: int) -> tuple[CallShape, ...]:
     """Three requests for each seat, or as many as the prompts' tokens allow; but one for each."""
     calls: list[CallShape] = []
-    left = MOST_TOKENS
+    left = 2 * MOST_TOKENS
     longest = 1000 if not num_shared else 60
     while len(calls) < seats or (left > 0 and len(calls) < 3 * seats):
         # As long as the rest of the seats leaves room for, so that all of them are taken.

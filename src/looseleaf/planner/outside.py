@@ -20,6 +20,7 @@ PROMPTS = (4, 16, 64, 200, 500, 1200)
 SEATS = (1, 2, 4, 8, 16, 32)
 MOST_TOKENS = 3000
 NUM_OUTPUT_TOKENS = 32
+_FEW_WORDS = 16
 FEWEST = 4
 """Pieces of each answer while all of a load's are coming: fewer tell no time between two."""
 
@@ -37,7 +38,7 @@ def outside_loads(max_num_seqs: int, max_model_len: int) -> list[OutsideLoad]:
         for prompt in PROMPTS
         for seats in SEATS
         if seats <= max_num_seqs
-        and 2 * prompt + NUM_OUTPUT_TOKENS <= max_model_len
+        and 1.5 * prompt + NUM_OUTPUT_TOKENS <= max_model_len
         and seats * prompt <= max(prompt, MOST_TOKENS)
     ]
 
@@ -52,22 +53,22 @@ def observe(
     seed: int = 0,
 ) -> list[Observation]:
     """Time the streams of each load; the server computes at most `chunk_tokens` in a step. A first
-    load is not timed. Raises OutsideError."""
+    request tells how many tokens a word has here. Raises OutsideError."""
     rng = random.Random(seed)
+    first = server.streams([_body(model, _FEW_WORDS, rng)])[0]
+    words_each = _FEW_WORDS / first.num_prompt_tokens
     found: list[Observation] = []
-    for number, load in enumerate([given[0], *given]):
-        streams = server.streams(
-            [_body(model, load.num_prompt_tokens, rng) for _ in range(load.at_once)]
-        )
-        if number:
-            found += observations(streams, number, chunk_tokens)
-            on_load()
+    for number, load in enumerate(given):
+        num_words = max(1, round(load.num_prompt_tokens * words_each))
+        streams = server.streams([_body(model, num_words, rng) for _ in range(load.at_once)])
+        found += observations(streams, number, chunk_tokens)
+        on_load()
     return found
 
 
-def _body(model: str, num_tokens: int, rng: random.Random) -> dict[str, object]:
-    """Words that no other prompt begins with; a word is a token or two."""
-    words = ("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=3)) for _ in range(num_tokens))
+def _body(model: str, num_words: int, rng: random.Random) -> dict[str, object]:
+    """Words that no other prompt begins with."""
+    words = ("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=3)) for _ in range(num_words))
     return {
         "model": model,
         "prompt": " ".join(words),
