@@ -187,6 +187,7 @@ async def play(
     gate.set()
     await held
     answers = await asyncio.gather(*tasks)
+    await service.call(lambda _: None)  # until the last step has been noted
     timer.load = None
     counts = [getattr(counters, name) - b for name, b in zip(EQUAL, before, strict=True)]
     steps = timer.steps[first_step:]

@@ -50,7 +50,7 @@ class Scripted:
 
     def __init__(self, num_blocks: int, **settings: Any) -> None:
         self.settings = EngineSettings(max_num_batched_tokens=64, **settings)
-        self.memory = MemoryPlan(num_blocks, 16, 1, 1024)
+        self.memory = MemoryPlan(num_blocks, 16, 1, 2048)
         scheduler = build_scheduler(self.settings, self.memory)
         executor = ScriptedExecutor(num_blocks, 16, lambda name, position: 5, vocab_size=40_000)
         self.engine = Engine(scheduler, executor)

@@ -88,7 +88,7 @@ def test_noise_and_interrupted_steps_do_not_mislead() -> None:
         assert model.seconds_of(summary) == pytest.approx(truth(summary), rel=0.05), parts
     residuals = model.measured["residuals"]
     assert sum(one["num_steps"] for one in residuals.values()) == len(steps)
-    assert all(0.005 < one["median"] < 0.04 for one in residuals.values())
+    assert all(0.005 < one["median"] < 0.06 for one in residuals.values())
     assert all(one["p95"] > 0.04 for one in residuals.values())  # the interrupted ones
     assert "decode steps" in model.known_error
 

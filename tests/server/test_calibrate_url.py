@@ -47,12 +47,12 @@ def test_times_that_are_known_are_found(
     )
     assert told["name"] == f"calibrated on {server.url}/v1, tiny"
     assert told["residuals"]["decode"]["num_steps"] >= 8
-    assert told["request_seconds"] < 0.01
+    assert told["request_seconds"] < 0.05
     model = load_calibration(path)
     for parts in ([(1, 50)], [(1, 100)] * 4, [(40, 0)]):
         tokens = sum(new for new, _ in parts)
         seconds = model.seconds([StepPart(*part) for part in parts])
-        assert seconds == pytest.approx(STEP + TOKEN * tokens, rel=0.25), parts
+        assert seconds == pytest.approx(STEP + TOKEN * tokens, rel=0.3), parts
 
 
 @pytest.mark.parametrize(

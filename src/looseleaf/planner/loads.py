@@ -122,6 +122,7 @@ async def time_loads(
         await service.call(Engine.forget_cache)
         timer.load = number if number >= first_number else None
         await _serve(service, load, rng, vocab_size)
+        await service.call(lambda _: None)  # until the last step has been noted
         if timer.load is not None:
             on_load()
     timer.load = None
