@@ -3,28 +3,38 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from looseleaf.core.errors import ConfigError
-from looseleaf.engine.llm import LLM
-from looseleaf.planner.calibrate import (
+from looseleaf.core.request import RequestId
+from looseleaf.core.step import ScheduledSequence, Step, StepResult
+from looseleaf.engine.build import build
+from looseleaf.engine.settings import EngineSettings
+from looseleaf.planner.calibrate import _non_negative, calibrate
+from looseleaf.planner.calibrated import NUM_FEATURES, CalibratedModel, load_calibration
+from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
+from looseleaf.planner.loads import (
     BATCHES,
     NUM_OUTPUT_TOKENS,
     PROMPTS,
-    TimedStep,
-    _non_negative,
-    calibrate,
+    SHARED,
+    CallShape,
+    Load,
     loads,
-    time_steps,
+    served_steps,
 )
-from looseleaf.planner.calibrated import NUM_FEATURES, CalibratedModel, load_calibration
-from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
-from looseleaf.sampling.params import SamplingParams
+from looseleaf.planner.step_timer import StepTimer, TimedStep
 
-PARAMS = SamplingParams(temperature=0, max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True)
+BURSTS = [
+    (batch, prompt)
+    for prompt in PROMPTS
+    for batch in BATCHES
+    if batch * prompt <= max(5000, prompt)
+]
 
 
 def truth(step: StepSummary) -> float:
@@ -36,7 +46,7 @@ def truth(step: StepSummary) -> float:
 def steps_of(noise: random.Random | None = None) -> list[TimedStep]:
     """Those of all loads on an engine that computes 512 tokens in a step."""
     timed = []
-    for load, (batch, prompt) in enumerate(loads(64, 4096, 100_000)):
+    for load, (batch, prompt) in enumerate(BURSTS):
         done = [0] * batch
         while min(done) < prompt + NUM_OUTPUT_TOKENS - 1:
             budget, parts = 512, []
@@ -75,10 +85,10 @@ def test_noise_and_interrupted_steps_do_not_mislead() -> None:
     model = calibrate(steps, "a machine")
     for parts in ([(1, 777)] * 6, [(512, 512)], [(300, 100), *[(1, 500)] * 12]):
         summary = summarize([StepPart(*part) for part in parts])
-        assert model.seconds_of(summary) == pytest.approx(truth(summary), rel=0.03), parts
+        assert model.seconds_of(summary) == pytest.approx(truth(summary), rel=0.05), parts
     residuals = model.measured["residuals"]
     assert sum(one["num_steps"] for one in residuals.values()) == len(steps)
-    assert all(0.005 < one["median"] < 0.04 for one in residuals.values())
+    assert all(0.005 < one["median"] < 0.06 for one in residuals.values())
     assert all(one["p95"] > 0.04 for one in residuals.values())  # the interrupted ones
     assert "decode steps" in model.known_error
 
@@ -106,34 +116,79 @@ def test_least_squares_without_negative_coefficients() -> None:
 
 def test_loads_fit_into_the_engine() -> None:
     every = loads(1000, 10**6, 10**9)
-    assert {prompt for _, prompt in every} == set(PROMPTS)
-    assert max(batch for batch, _ in every) == max(BATCHES)
-    few = loads(8, 128, 600)
+    bursts = {(load.at_once, load.calls[0].num_prompt_tokens) for load in every}
+    assert {prompt for _, prompt in bursts} >= set(PROMPTS)
+    assert max(batch for batch, _ in bursts) == max(BATCHES)
+    assert {call.num_shared for load in every for call in load.calls} >= {0, *SHARED}
+    assert all(len(load.calls) >= load.at_once for load in every)
+    few = loads(8, 128, 1100)
     assert few
-    assert all(batch <= 8 and prompt + NUM_OUTPUT_TOKENS <= 128 for batch, prompt in few)
-    assert all(batch * (prompt + NUM_OUTPUT_TOKENS) <= 600 for batch, prompt in few)
+    assert all(load.at_once <= 8 and load.num_slots <= 1100 for load in few)
+    assert all(call.num_tokens <= 128 for load in few for call in load.calls)
     assert loads(8, 5, 10**6) == []
+    assert loads(64, 4096, 10**5, 1) != loads(64, 4096, 10**5, 2)
 
 
-def test_steps_of_a_real_engine(tiny_model: Path) -> None:
-    with LLM(str(tiny_model), max_num_batched_tokens=64) as llm:
-        done: list[int] = []
-        plan = [(1, 3), (4, 100), (8, 24)]
-        steps = time_steps(llm.engine, 259, PARAMS, plan, on_load=lambda: done.append(1))
-        assert not llm.engine.has_work
-        assert not llm.engine.observers
+async def test_steps_of_a_real_engine(tiny_model: Path) -> None:
+    settings = EngineSettings(model=str(tiny_model), max_num_batched_tokens=64)
+    done: list[int] = []
+    alone, chunked, sharing = (
+        Load(1, (CallShape(3, 12),)),
+        Load(4, (CallShape(100, 12),) * 4),
+        Load(2, (CallShape(150, 12, 140),) * 4),
+    )
+    steps = await served_steps(
+        build(settings), [alone, chunked, sharing], on_load=lambda: done.append(1)
+    )
     assert len(done) == 3
     assert {step.load for step in steps} == {1, 2, 3}
-    assert {step.kind for step in steps} >= {"prefill", "decode"}
-    alone = [step.summary for step in steps if step.load == 1]
-    assert alone[0] == StepSummary(1, 0, 0, 0, 3, 6)
-    assert alone[1] == StepSummary(1, 1, 4, 4, 0, 0)
-    assert len(alone) == NUM_OUTPUT_TOKENS
+    assert {step.kind for step in steps} >= {"prefill", "mixed", "decode"}
+    of_one = [step.summary for step in steps if step.load == 1]
+    assert of_one[0] == StepSummary(1, 0, 0, 0, 3, 6, 1)
+    assert of_one[1] == StepSummary(1, 1, 4, 4, 0, 0)
+    assert len(of_one) == 12
     prompts = sum(step.summary.chunk for step in steps if step.load == 2)
     assert 400 - 4 <= prompts <= 400  # a last token of a prompt alone counts as decoding
+    assert {step.summary.shared_context for step in steps if step.load == 3} == {0, 128}
     assert all(step.seconds > 0 for step in steps)
     model = calibrate(steps, "here")
     assert model.seconds([StepPart(1, 10)]) > 0
+
+
+class Clock:
+    """Says what was set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_lasts_from_the_end_of_the_one_before() -> None:
+    clock = Clock()
+    engine = SimpleNamespace(observers=[], has_work=False)
+    service = SimpleNamespace(watchers=[])
+    timer = StepTimer(service, engine, 16, clock)  # type: ignore[arg-type]
+    watch, observe = service.watchers[0], engine.observers[0]
+    sequence = ScheduledSequence(RequestId("a"), (1,), 5, 0, (), ())
+
+    def pass_to(now: float, *, has_work: bool, step: bool) -> None:
+        if step:
+            observe(Step(1, (sequence,)), StepResult(1, (1,)))
+        clock.now, engine.has_work = now, has_work
+        watch(engine)
+
+    timer.load = 7
+    pass_to(1.0, has_work=False, step=False)
+    pass_to(5.0, has_work=True, step=False)  # a request comes after a long time
+    pass_to(5.5, has_work=True, step=False)  # another one: taking it in holds up the first
+    pass_to(6.5, has_work=True, step=True)
+    pass_to(6.6, has_work=True, step=False)
+    pass_to(7.0, has_work=False, step=True)
+    timer.load = None
+    pass_to(9.0, has_work=True, step=False)
+    pass_to(9.5, has_work=False, step=True)
+    assert [(step.seconds, step.load) for step in timer.steps] == [(1.5, 7), (0.5, 7)]
 
 
 def test_a_file_brings_back_the_model(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_of_a_device_of_the_table() -> None:
 
 def test_what_a_step_is_to_kernels() -> None:
     parts = [StepPart(1, 99), StepPart(1, 299), StepPart(10, 0), StepPart(4, 6)]
-    assert summarize(parts) == StepSummary(4, 2, 400, 300, 14, 55 + 4 * 6 + 10)
+    assert summarize(parts) == StepSummary(4, 2, 400, 300, 14, 55 + 4 * 6 + 10, 2)
     assert summarize(parts).num_tokens == 16
 
 

@@ -29,7 +29,7 @@ def step(*sequences: tuple[int, int, bool]) -> Step:
 
 def test_rows_of_logits_are_those_that_draw_or_all() -> None:
     mixed = step((1, 9, True), (1, 29, True), (8, 0, False))
-    assert step_summary(mixed, rows_that_draw=True) == StepSummary(2, 2, 40, 30, 8, 36)
+    assert step_summary(mixed, rows_that_draw=True) == StepSummary(2, 2, 40, 30, 8, 36, 1)
     assert step_summary(mixed, rows_that_draw=False).num_rows == 3
 
 

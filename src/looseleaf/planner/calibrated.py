@@ -1,7 +1,8 @@
 """A cost model from steps that were timed on a machine, and the file that it is kept in.
 
-    seconds = a step + tokens, rows of logits and chunks, each by pieces of straight lines
-            + context of decoding sequences + pairs of query and key of chunks
+    seconds = a step + tokens and rows of logits, each by pieces of straight lines
+            + a step with chunks + chunks + pairs of query and key of chunks
+            + context of decoding sequences + what of it is read, which they may share
 
 No coefficient is below zero, so more work never takes less time.
 """
@@ -21,7 +22,7 @@ KNOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 NOISY = 0.1
 """With a larger error in the middle, something else ran on the machine meanwhile."""
 
-_FORMAT = "looseleaf-calibration-1"
+_FORMAT = "looseleaf-calibration-2"
 
 
 def features(step: StepSummary) -> list[float]:
@@ -31,9 +32,11 @@ def features(step: StepSummary) -> list[float]:
         *_pieces(step.num_tokens),
         float(step.num_rows > 0),
         *_pieces(step.num_rows),
-        float(step.chunk > 0),
-        float(step.decode_context),
         float(step.pairs),
+        float(step.decode_context),
+        float(step.decode_context - step.shared_context),
+        float(step.chunk > 0),
+        float(step.num_chunks),
     ]
 
 
@@ -44,6 +47,9 @@ def _pieces(number: int) -> list[float]:
         float(min(max(number - low, 0), high - low)) for low, high in zip(KNOTS, ends, strict=True)
     ]
 
+
+NUM_INNER = 3
+"""The last features, which only who sees an engine's steps can tell from the others."""
 
 NUM_FEATURES = len(features(StepSummary(0, 0, 0, 0, 0, 0)))
 

@@ -21,8 +21,10 @@ class StepSummary(NamedTuple):
 
     `num_rows` are rows of logits: one for each sequence, unless those that draw nothing are left
     out. Sequences that decode compute one token each, over `decode_context` tokens together, the
-    longest over `longest_context`, their own included. All others are chunks of prompts, of `chunk`
-    tokens together, with `pairs` of a query and a key that it reads.
+    longest over `longest_context`, their own included. All others are `num_chunks` chunks of
+    prompts, of `chunk` tokens together, with `pairs` of a query and a key that it reads.
+    `shared_context` of the `decode_context` is read by another sequence too, and once for both; 0
+    if nobody looked.
     """
 
     num_rows: int
@@ -31,6 +33,8 @@ class StepSummary(NamedTuple):
     longest_context: int
     chunk: int
     pairs: int
+    num_chunks: int = 0
+    shared_context: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -47,7 +51,8 @@ def summarize(parts: Sequence[StepPart]) -> StepSummary:
         else:
             chunk += num_new
             pairs += num_new * stored + num_new * (num_new + 1) // 2
-    return StepSummary(len(parts), num_decodes, context, longest, chunk, pairs)
+    num_chunks = len(parts) - num_decodes
+    return StepSummary(len(parts), num_decodes, context, longest, chunk, pairs, num_chunks)
 
 
 class Work(Protocol):

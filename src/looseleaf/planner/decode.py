@@ -9,7 +9,7 @@ comes out is what `Engine.step` would have come to, step for step, time for time
 from collections.abc import Callable
 
 from looseleaf.core.allocator import KVAllocator
-from looseleaf.core.request import FinishReason, Request
+from looseleaf.core.request import FinishReason, Request, RequestId
 from looseleaf.core.step import ScheduledSequence, Step
 from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.engine import Engine
@@ -35,6 +35,7 @@ class DecodeRuns:
         self._pins = engine.pins
         self._refused: Request | None = None
         self._num_preemptions = 0
+        self._seen: set[RequestId] = set()
 
     def stepped(self, step: Step, *, ended: bool) -> None:
         """Take note of a step of the engine's own, and whether a request ended with it.
@@ -48,6 +49,7 @@ class DecodeRuns:
         preempted = scheduler.counters.preemptions != self._num_preemptions
         self._num_preemptions = scheduler.counters.preemptions
         self._refused = None
+        self._seen = {sequence.request_id for sequence in step.sequences}
         if scheduler.waiting and not preempted and not ended and all(map(_goes_on, step.sequences)):
             self._refused = scheduler.waiting[0]
 
@@ -62,6 +64,8 @@ class DecodeRuns:
         running = scheduler.running
         if tables is None or self._pins or not self._nobody_can_join(len(running)):
             return 0
+        if not all(request.request_id in self._seen for request in running):
+            return 0  # nobody has been told the block table of a fork that has just begun
         num_steps = min(map(_num_steps, running), default=0)
         # The first step may copy blocks: what is shared is no longer once it is written to.
         if num_steps == 0 or (self._grows and len(running) > tables.num_available):
@@ -94,7 +98,9 @@ class DecodeRuns:
         on_end: OnEnd,
     ) -> int:
         clock = self._executor.clock
-        seconds = self._executor.times.decoding([r.num_computed_tokens for r in running])
+        seconds = self._executor.times.decoding(
+            [r.num_computed_tokens for r in running], [r.request_id for r in running]
+        )
         phases = _Phases(running, tables.block_size)
         filled = running if self._grows else []  # at first all, for whoever has to copy
         done = 0

@@ -128,6 +128,8 @@ def run_plan(
     replay before it begins, to watch it."""
     check_plannable(settings)
     scheduler = planned_scheduler(settings, memory)
+    if isinstance(times, SummaryTimes):
+        times = times.for_replay(memory.block_size)
     replay = Replay(
         scheduler,
         PlannedExecutor(times, VirtualClock()),

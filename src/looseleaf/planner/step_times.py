@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from looseleaf.core.request import RequestId
 from looseleaf.core.step import Step
 from looseleaf.executors.cost import CostCounter, StepCost
 from looseleaf.planner.cost_model import CostModel, Roofline, StepPart
@@ -14,9 +15,12 @@ class StepTimes(Protocol):
 
     def seconds(self, step: Step) -> float: ...
 
-    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+    def decoding(
+        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
+    ) -> Iterator[float]:
         """Of the coming steps, without end, in which every sequence computes one token and samples
-        from it; `num_stored` tokens each has before the first."""
+        from it; `num_stored` tokens each has before the first. Their `names` are for who looks at
+        what they share."""
         ...
 
 
@@ -31,7 +35,9 @@ class CountedTimes:
     def seconds(self, step: Step) -> float:
         return self._seconds_of(self._counter.count(step))
 
-    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+    def decoding(
+        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
+    ) -> Iterator[float]:
         return map(self._seconds_of, self._counter.decoding(num_stored))
 
 
@@ -45,7 +51,9 @@ class ShapeTimes:
     def seconds(self, step: Step) -> float:
         return self._model.seconds_of(self._counter.count(_parts(step)))
 
-    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+    def decoding(
+        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
+    ) -> Iterator[float]:
         return map(self._model.seconds_of, self._counter.decoding(num_stored))
 
 
@@ -58,7 +66,9 @@ class PartTimes:
     def seconds(self, step: Step) -> float:
         return self._model.seconds(_parts(step))
 
-    def decoding(self, num_stored: Sequence[int]) -> Iterator[float]:
+    def decoding(
+        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
+    ) -> Iterator[float]:
         lengths = list(num_stored)
         while True:
             yield self._model.seconds([StepPart(1, length) for length in lengths])

@@ -1,0 +1,153 @@
+"""What an engine is given to do while its steps are timed, and giving it."""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from looseleaf.engine.build import Stack
+from looseleaf.engine.engine import Engine
+from looseleaf.engine.service import EngineService
+from looseleaf.planner.step_timer import StepTimer, TimedStep
+from looseleaf.sampling.params import SamplingParams
+
+PROMPTS = (3, 24, 100, 400, 1200)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+SEATS = (2, 6, 16, 32)
+SHARED = (512, 1536)
+MOST_TOKENS = 2400
+"""Of the prompts of one load: what takes longer tells little more. Twice as many for traffic."""
+
+NUM_OUTPUT_TOKENS = 12
+_MARGIN = 64
+"""Tokens a sequence for which there must be room besides its own."""
+
+
+class CallShape(NamedTuple):
+    """A request: of its prompt's tokens the first `num_shared` are those of all in its load."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_shared: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+
+class Load(NamedTuple):
+    """Requests of which `at_once` are served at any time, until all have been."""
+
+    at_once: int
+    calls: tuple[CallShape, ...]
+
+    @property
+    def num_slots(self) -> int:
+        """That they take at once, at most."""
+        longest = sorted(call.num_tokens - call.num_shared for call in self.calls)
+        shared = max(call.num_shared for call in self.calls)
+        return shared + sum(longest[-self.at_once :]) + _MARGIN * self.at_once
+
+
+def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) -> list[Load]:
+    """What an engine with so much room can do without preempting anybody: requests that come all
+    at once, requests of all lengths that come and go, and the same with a prefix in common."""
+    rng = random.Random(seed)
+    found = [
+        Load(batch, (CallShape(prompt, NUM_OUTPUT_TOKENS),) * batch)
+        for prompt in PROMPTS
+        for batch in BATCHES
+        if batch * prompt <= max(prompt, MOST_TOKENS)
+    ]
+    found += [Load(seats, _traffic(rng, seats, 0)) for seats in SEATS]
+    found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[::2]]
+    return [
+        load
+        for load in found
+        if load.at_once <= max_num_seqs
+        and all(call.num_tokens <= max_model_len for call in load.calls)
+        and load.num_slots <= num_slots
+    ]
+
+
+def _traffic(rng: random.Random, seats: int, num_shared: int) -> tuple[CallShape, ...]:
+    """Three requests for each seat, or as many as the prompts' tokens allow; but one for each."""
+    calls: list[CallShape] = []
+    left = 2 * MOST_TOKENS
+    longest = 1000 if not num_shared else 60
+    while len(calls) < seats or (left > 0 and len(calls) < 3 * seats):
+        # As long as the rest of the seats leaves room for, so that all of them are taken.
+        most = max(16, min(longest, 2 * left // max(1, seats - len(calls))))
+        own = _between(rng, 8, most)
+        left -= own
+        calls.append(CallShape(num_shared + own, _between(rng, 8, 64), num_shared))
+    return tuple(calls)
+
+
+def _between(rng: random.Random, low: int, high: int) -> int:
+    """Shorter ones are as many as ones that are several times as long."""
+    return min(high, int(low * math.exp(rng.random() * math.log((high + 1) / low))))
+
+
+async def served_steps(
+    stack: Stack, given: Sequence[Load], *, on_load: Callable[[], None] = lambda: None
+) -> list[TimedStep]:
+    """Those that an engine takes for these loads. It is closed at the end."""
+    service = EngineService(stack.engine, stack.tokenizer)
+    timer = StepTimer(service, stack.engine, stack.memory.block_size)
+    service.start()
+    try:
+        vocab_size = stack.tokenizer.vocab_size
+        return await time_loads(service, timer, vocab_size, given, on_load=on_load)
+    finally:
+        await service.stop()
+
+
+async def time_loads(
+    service: EngineService,
+    timer: StepTimer,
+    vocab_size: int,
+    given: Sequence[Load],
+    *,
+    on_load: Callable[[], None] = lambda: None,
+    first_number: int = 1,
+    seed: int = 0,
+) -> list[TimedStep]:
+    """Serve each load on a service that has nothing else to do, its cache empty, and time its
+    steps. Loads are numbered from `first_number` on. A first one is not timed."""
+    rng = random.Random(seed)
+    start = len(timer.steps)
+    for number, load in enumerate([given[0], *given], first_number - 1):
+        await service.call(Engine.forget_cache)
+        timer.load = number if number >= first_number else None
+        await _serve(service, load, rng, vocab_size)
+        await service.call(lambda _: None)  # until the last step has been noted
+        if timer.load is not None:
+            on_load()
+    timer.load = None
+    return timer.steps[start:]
+
+
+async def _serve(service: EngineService, load: Load, rng: random.Random, vocab_size: int) -> None:
+    beginning = [rng.randrange(vocab_size) for _ in range(load.calls[0].num_shared)]
+    waiting = list(load.calls)
+
+    async def seat() -> None:
+        while waiting:
+            call = waiting.pop(0)
+            own = call.num_prompt_tokens - call.num_shared
+            prompt = beginning + [rng.randrange(vocab_size) for _ in range(own)]
+            await take_all(service, prompt, call.num_output_tokens)
+
+    await asyncio.gather(*(seat() for _ in range(load.at_once)))
+
+
+async def take_all(
+    service: EngineService, prompt: list[int], num_output_tokens: int
+) -> list[float]:
+    """Serve a request to its end. Returns the times by the service's clock at which its reader
+    got tokens."""
+    params = SamplingParams(temperature=0, max_tokens=num_output_tokens, ignore_eos=True)
+    group = service.submit(prompt, params)
+    return [service.clock() async for delta in service.stream(group) if delta.token_ids]

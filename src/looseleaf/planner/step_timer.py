@@ -1,0 +1,65 @@
+"""How long a service's steps take, with all that comes between two of them."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from looseleaf.core.step import Step, StepResult
+from looseleaf.engine.engine import Engine
+from looseleaf.engine.service import EngineService
+from looseleaf.planner.cost_model import StepSummary
+from looseleaf.planner.shared_reads import SharedReads
+from looseleaf.planner.summary_times import step_summary
+
+
+class TimedStep(NamedTuple):
+    """`load` numbers the load that it was part of."""
+
+    summary: StepSummary
+    seconds: float
+    load: int
+
+    @property
+    def kind(self) -> str:
+        if not self.summary.chunk:
+            return "decode"
+        return "mixed" if self.summary.num_decodes else "prefill"
+
+
+class StepTimer:
+    """Notes every step of a service that has not started yet, in `steps`.
+
+    A step lasts from the end of the one before, if there was work left, to its own: handing tokens
+    over and taking requests in is part of it. `load` is written into each; with None, steps are not
+    noted.
+    """
+
+    def __init__(
+        self,
+        service: EngineService,
+        engine: Engine,
+        block_size: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.steps: list[TimedStep] = []
+        self.load: int | None = None
+        self._clock = clock
+        self._shared = SharedReads(block_size)
+        self._summary: StepSummary | None = None
+        self._since = 0.0
+        self._busy = False
+        engine.observers.append(self._observe)
+        service.watchers.append(self._watch)
+
+    def _observe(self, step: Step, _: StepResult) -> None:
+        self._summary = step_summary(step, rows_that_draw=True, shared=self._shared)
+
+    def _watch(self, engine: Engine) -> None:
+        """Called before each step, and after each command."""
+        now = self._clock()
+        summary, self._summary = self._summary, None
+        if summary is not None and summary.num_tokens and self.load is not None:
+            self.steps.append(TimedStep(summary, now - self._since, self.load))
+        if summary is not None or not self._busy:
+            self._since = now
+        self._busy = engine.has_work

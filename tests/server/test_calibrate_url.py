@@ -1,0 +1,72 @@
+"""`looseleaf calibrate --url`: a server whose steps take a time that is known."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from looseleaf.cli import main
+from looseleaf.core.step import Step, StepResult
+from looseleaf.executors.scripted import ScriptedExecutor
+from looseleaf.planner.calibrated import load_calibration
+from looseleaf.planner.cost_model import StepPart
+from looseleaf.server.keys import KeyRing, Tenant
+
+STEP, TOKEN = 0.02, 0.0005
+"""Seconds."""
+
+
+class Timed(ScriptedExecutor):
+    """Takes so much for a step, and for each of its tokens."""
+
+    def execute(self, step: Step) -> StepResult:
+        end = time.perf_counter() + STEP + TOKEN * step.num_tokens
+        result = super().execute(step)
+        time.sleep(max(0.0, end - time.perf_counter()))
+        return result
+
+
+def calibrate(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["calibrate", "--rounds", "1", "--json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_times_that_are_known_are_found(
+    start_server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start_server(num_blocks=1024, keys=KeyRing([("secret-of-alice", Tenant("alice"))]))
+    server.executor.inner = Timed(1024, 4, lambda *_: ord("a"), vocab_size=259)
+    path = tmp_path / "server.json"
+    told = calibrate(
+        capsys,
+        *("--url", f"{server.url}/v1", "--api-key", "secret-of-alice", "--output", str(path)),
+        *("--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--max-model-len", "200"),
+    )
+    assert told["name"] == f"calibrated on {server.url}/v1, tiny"
+    assert told["residuals"]["decode"]["num_steps"] >= 8
+    assert told["request_seconds"] < 0.05
+    model = load_calibration(path)
+    for parts in ([(1, 50)], [(1, 100)] * 4, [(40, 0)]):
+        tokens = sum(new for new, _ in parts)
+        seconds = model.seconds([StepPart(*part) for part in parts])
+        assert seconds == pytest.approx(STEP + TOKEN * tokens, rel=0.3), parts
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--model", "other"], "does not serve 'other', but tiny"),
+        (["--max-model-len", "20"], "leaves no room"),
+        (["--api-key", "wrong"], "answers 401"),
+    ],
+)
+def test_mistakes_are_told(
+    start_server: Any, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    server = start_server(keys=KeyRing([("secret-of-alice", Tenant("alice"))]))
+    url = f"{server.url}/v1"
+    assert main(["calibrate", "--url", url, "--api-key", "secret-of-alice", *words]) == 2
+    assert told in capsys.readouterr().err
