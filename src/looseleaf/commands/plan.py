@@ -32,7 +32,7 @@ from looseleaf.planner.plan import (
     roofline_timing,
     run_plan,
 )
-from looseleaf.planner.recorded_trace import read_workload
+from looseleaf.planner.recorded_trace import DRAWN_REQUESTS, read_workload
 from looseleaf.planner.summary import as_json, as_text
 from looseleaf.planner.trace import Trace
 
@@ -44,9 +44,18 @@ def run(options: argparse.Namespace) -> None:
     settings = _settings(options, hardware)
     fitted = fit(load_shape(options.model), _fit_settings(options, hardware, settings))
     timing = _timing(options, fitted, hardware)
-    read = read_workload(options.trace)
+    read = read_workload(
+        options.trace,
+        seed=options.seed,
+        output_share=options.output_share,
+        num_drawn=options.limit or DRAWN_REQUESTS,
+    )
     traffic = Traffic(
-        rate=options.rate, speed=options.speed, limit=options.limit, seed=options.seed
+        rate=options.rate,
+        speed=options.speed,
+        limit=options.limit,
+        seed=options.seed or 0,
+        concurrency=options.concurrency,
     )
     trace = traffic.of(read)
     memory = memory_plan(fitted, options.num_blocks)
@@ -160,7 +169,8 @@ def _report(
             "first_bad_rows": [row._asdict() for row in trace.bad_rows[:SHOWN]],
             "rate": options.rate,
             "speed": options.speed,
-            "seed": options.seed if options.rate is not None else None,
+            "users": trace.users,
+            "seed": options.seed or 0 if options.rate is not None else options.seed,
         },
         "model": fitted.shape.name,
         "weights_dtype": fitted.weights_dtype,

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACE",
         type=Path,
         help="requests to replay, as JSON lines or CSV: Mooncake, Azure, Bailian, logs of OpenAI "
-        "responses, lengths alone (then with --rate), or what `looseleaf serve --record` wrote",
+        "responses, lengths alone (then with --rate), or what `looseleaf serve --record` wrote; or "
+        "a .yaml file that says what to draw at random, or a .json with a CDF of lengths",
     )
     parser.add_argument(
         "--model",
@@ -48,7 +49,24 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="forget the times of the trace: so many requests a second, at random (Poisson)",
     )
-    traffic.add_argument("--seed", type=int, default=0, help="for --rate")
+    traffic.add_argument(
+        "--concurrency",
+        type=at_least(1),
+        metavar="N",
+        help="forget them: N clients at a time, and the next request or session comes when one of "
+        "them has all its answers",
+    )
+    traffic.add_argument(
+        "--seed",
+        type=at_least(0),
+        help="for what is drawn at random (default: that of the .yaml file, or 0)",
+    )
+    traffic.add_argument(
+        "--output-share",
+        type=float,
+        metavar="SHARE",
+        help="how much of the lengths of a .json with a CDF is the answer",
+    )
     traffic.add_argument(
         "--speed", type=float, default=1.0, metavar="X", help="play the trace X times as fast"
     )

@@ -13,6 +13,7 @@ from looseleaf.core.request import FinishReason, Request
 from looseleaf.core.step import ScheduledSequence, Step
 from looseleaf.engine.engine import Engine
 from looseleaf.planner.executor import PlannedExecutor
+from looseleaf.planner.leaving import Leaving
 
 OnStep = Callable[[float, int, int], None]
 """(when the step began, its sequences, free blocks after it)"""
@@ -23,13 +24,14 @@ OnEnd = Callable[[Request], None]
 class DecodeRuns:
     """Of one engine with a `PlannedExecutor`, which may have no tiers, no drafter and no events."""
 
-    def __init__(self, engine: Engine, executor: PlannedExecutor) -> None:
+    def __init__(self, engine: Engine, executor: PlannedExecutor, leaving: Leaving) -> None:
         scheduler, allocator = engine.scheduler, engine.scheduler.allocator
         self._scheduler = scheduler
         self._executor = executor
         plain = engine.tiers is None and scheduler.drafter is None and allocator.events is None
         self._tables = allocator if plain and isinstance(allocator, BlockTables) else None
         self._pins = engine.pins
+        self._leaving = leaving
         self._refused: Request | None = None
         self._num_preemptions = 0
 
@@ -60,6 +62,8 @@ class DecodeRuns:
         if tables is None or self._pins or not self._nobody_can_join(len(running)):
             return 0
         num_steps = min(map(_num_steps, running), default=0)
+        if self._leaving:
+            num_steps = self._leaving.num_steps(running, num_steps)
         # The first step may copy blocks: what is shared is no longer once it is written to.
         if num_steps == 0 or len(running) > tables.num_available:
             return 0

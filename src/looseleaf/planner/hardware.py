@@ -10,6 +10,7 @@ from typing import Any
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.settings import parse_bytes
+from looseleaf.planner.yaml_keys import read_yaml
 
 _TABLE = Path(__file__).parent / "data" / "hardware.toml"
 
@@ -67,7 +68,7 @@ def load_hardware(name: str) -> Hardware:
     Raises ConfigError, which says what there is.
     """
     if name.endswith((".yaml", ".yml")):
-        return _hardware(_read_yaml(Path(name).expanduser()), name)
+        return _hardware(read_yaml(Path(name).expanduser()), name)
     known = known_hardware()
     wanted = name.lower().replace("_", "-").replace(" ", "-")
     if wanted in known:
@@ -81,17 +82,6 @@ def load_hardware(name: str) -> Hardware:
         f"no hardware is called {name[:40]!r}: {near}choose one of {', '.join(known)}, or pass a "
         ".yaml file"
     )
-
-
-def _read_yaml(path: Path) -> Any:
-    import yaml  # most calls name a row of the table
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
 
 
 def _hardware(row: Any, where: str) -> Hardware:

@@ -22,7 +22,8 @@ from looseleaf.planner.step_times import PartTimes, ShapeTimes, StepTimes
 from looseleaf.planner.summary import Summary, summarize
 from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.planner.trace import Trace
-from looseleaf.planner.workload import arrivals, poisson
+from looseleaf.planner.trace_types import TraceRequest
+from looseleaf.planner.workload import arrivals, closed_loop, poisson
 
 SAMPLES = 200
 """How often a replay looks where the memory is."""
@@ -34,31 +35,47 @@ SHOWN = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """How a trace is played: only its first `limit` requests, `speed` times as fast, or at random
-    times, `rate` a second, drawn from `seed`."""
+    times, `rate` a second, drawn from `seed`; or in a closed loop, `concurrency` sessions at once.
+    """
 
     rate: float | None = None
     speed: float = 1.0
     limit: int | None = None
     seed: int = 0
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("rate", self.rate), ("speed", self.speed), ("limit", self.limit)):
+        if self.rate is not None and self.concurrency is not None:
+            raise ConfigError("requests come at a rate, or in a closed loop: leave one of them out")
+        for name, value in (
+            ("rate", self.rate),
+            ("speed", self.speed),
+            ("limit", self.limit),
+            ("concurrency", self.concurrency),
+        ):
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} is {value:g}, but it must be above 0")
 
     def of(self, trace: Trace) -> Trace:
-        """Raises ConfigError for a trace without times, if there is no rate."""
-        if not trace.timed and self.rate is None:
+        """Raises ConfigError for a trace without times, if they are not to be drawn."""
+        if not trace.timed and self.rate is None and self.concurrency is None:
             raise ConfigError(
                 "the trace says how long requests are, but not when they came: pass --rate, in "
-                "requests a second"
+                "requests a second, or --concurrency"
             )
-        requests = tuple(islice(trace.requests, self.limit))
+        requests, users = tuple(islice(trace.requests, self.limit)), trace.users
         if self.rate is not None:
-            requests = tuple(poisson(requests, self.rate, self.seed))
+            requests, users = tuple(poisson(requests, self.rate, self.seed)), None
+        elif self.concurrency is not None:
+            requests, users = closed_loop(requests), self.concurrency
         if self.speed != 1:
-            requests = tuple(r._replace(arrival=(r.arrival or 0.0) / self.speed) for r in requests)
-        return trace._replace(requests=requests)
+            requests = tuple(_sooner(request, self.speed) for request in requests)
+        return trace._replace(requests=requests, users=users)
+
+
+def _sooner(request: TraceRequest, speed: float) -> TraceRequest:
+    arrival = (request.arrival or 0.0) / speed
+    return request._replace(arrival=arrival, delay=request.delay / speed)
 
 
 class Timing(NamedTuple):
@@ -118,7 +135,7 @@ def run_plan(
 ) -> Plan:
     """Replay requests, which must have times, on an engine of these settings."""
     _check(settings)
-    span = max((r.arrival or 0.0 for r in trace.requests), default=0.0)
+    span = _expected_span(trace, settings, times)
     scheduler = planned_scheduler(settings, memory)
     replay = Replay(
         scheduler,
@@ -126,7 +143,9 @@ def run_plan(
         sample_seconds=max(span, 1.0) / SAMPLES,
         on_progress=on_progress,
     )
-    result = replay.run(arrivals(trace.requests, hashed_tokens=trace.hashed_tokens))
+    result = replay.run(
+        arrivals(trace.requests, hashed_tokens=trace.hashed_tokens, users=trace.users)
+    )
     summary = summarize(
         result,
         scheduler.counters,
@@ -141,6 +160,16 @@ def run_plan(
         result=result,
         warnings=tuple(_warnings(trace, summary, result)),
     )
+
+
+def _expected_span(trace: Trace, settings: EngineSettings, times: StepTimes) -> float:
+    """About how many seconds of traffic there are."""
+    if trace.users is None:
+        return max((r.arrival or 0.0 for r in trace.requests), default=0.0)
+    seats = min(trace.users, settings.max_num_seqs)
+    stored = sum(r.num_prompt_tokens for r in trace.requests) // max(1, len(trace.requests))
+    step = next(times.decoding([stored] * seats))
+    return step * sum(r.num_output_tokens for r in trace.requests) / seats
 
 
 def _check(settings: EngineSettings) -> None:
@@ -165,10 +194,11 @@ def _warnings(trace: Trace, summary: Summary, result: Replayed) -> list[str]:
             f"{summary.preemptions} preemptions of {summary.requests} requests: give the KV cache "
             f"more memory, admit fewer (max_num_seqs), or raise admission_headroom"
         )
-    if summary.duration > 1.1 * (trace.requests[-1].arrival or 0.0) and summary.waiting_peak > 10:
+    last = max((outcome.arrival for outcome in result.outcomes), default=0.0)
+    if summary.duration > 1.1 * last and summary.waiting_peak > 10:
         found.append(
-            f"it cannot keep up: the last request came after {trace.requests[-1].arrival or 0:.0f} "
-            f"s and the last answer ended after {summary.duration:.0f} s, with up to "
-            f"{summary.waiting_peak} waiting; more memory, replicas or a smaller rate would help"
+            f"it cannot keep up: the last request came after {last:.0f} s and the last answer "
+            f"ended after {summary.duration:.0f} s, with up to {summary.waiting_peak} waiting; "
+            "more memory, replicas or a smaller rate would help"
         )
     return found
