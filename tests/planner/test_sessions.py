@@ -250,8 +250,8 @@ def test_mooncake_sessions(tmp_path: Path) -> None:
     assert trace.hashed_tokens == 512
     assert trace.requests == (
         TraceRequest(0.0, 1000, 24, (1, 2), session="a"),
-        TraceRequest(0.25, 7, 1),
         TraceRequest(0.25, 1500, 8, (1, 2, 3), session="a", delay=0.25),
+        TraceRequest(0.25, 7, 1),
         TraceRequest(0.5, 300, 40, session="b"),
         TraceRequest(2.5, 490, 20, session="b", delay=2.0, num_history=340),
         TraceRequest(8.0, 520, 5, session="b", num_history=510),
