@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "program",
         "sampling",
         "text",
+        "tiers",
         "weights",
     },
     "verify": {"core", "engine", "sampling"},

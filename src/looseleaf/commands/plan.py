@@ -11,7 +11,7 @@ from looseleaf.bench.progress import progress
 from looseleaf.commands.options import DEFAULTS, print_json
 from looseleaf.commands.plan_arguments import add_arguments
 from looseleaf.core.errors import ConfigError
-from looseleaf.engine.settings import EngineSettings, format_bytes
+from looseleaf.engine.settings import EngineSettings, format_bytes, num_bytes_of
 from looseleaf.planner.fit import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
@@ -61,7 +61,14 @@ def run(options: argparse.Namespace) -> None:
     memory = memory_plan(fitted, options.num_blocks)
     start = time.perf_counter()
     with _bar(len(trace.requests)) as on_progress:
-        plan = run_plan(trace, settings, memory, timing.times, on_progress=on_progress)
+        plan = run_plan(
+            trace,
+            settings,
+            memory,
+            timing.times,
+            swap_bandwidth=_swap_bandwidth(options, hardware),
+            on_progress=on_progress,
+        )
     seconds = time.perf_counter() - start
     num_tokens = plan.summary.prompt_tokens + plan.summary.output_tokens
     print(
@@ -106,7 +113,15 @@ def _settings(options: argparse.Namespace, hardware: Hardware) -> EngineSettings
         scheduling_policy=options.scheduling_policy,
         enable_prefix_caching=options.enable_prefix_caching,
         kv_allocator=options.kv_allocator,
+        swap_space=options.swap_space,
+        preemption_mode=options.preemption_mode,
     )
+
+
+def _swap_bandwidth(options: argparse.Namespace, hardware: Hardware) -> float | None:
+    if options.swap_bandwidth is None:
+        return hardware.swap_bandwidth
+    return float(options.swap_bandwidth * 1e9)
 
 
 def _fit_settings(
@@ -193,9 +208,25 @@ def _report(
             "enable_prefix_caching": settings.enable_prefix_caching,
             "kv_allocator": settings.kv_allocator,
         },
+        "swap": _swap(options, hardware, plan),
         "summary": as_json(plan.summary),
         "first_refused": [refused._asdict() for refused in plan.result.refused[:SHOWN]],
         "warnings": list(plan.warnings),
+    }
+
+
+def _swap(options: argparse.Namespace, hardware: Hardware, plan: Plan) -> dict[str, Any] | None:
+    """What went to memory besides the KV cache, and came back."""
+    tiers = plan.tiers
+    if tiers is None:
+        return None
+    return {
+        "space": num_bytes_of(options.swap_space),
+        "bandwidth": _swap_bandwidth(options, hardware),
+        "preemption_mode": plan.settings.preemption_mode,
+        "blocks_saved": tiers.saved,
+        "blocks_loaded": tiers.loaded_from_host,
+        "bytes_at_end": tiers.host_bytes,
     }
 
 
@@ -209,6 +240,13 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
         "",
         as_text(plan.summary),
     ]
+    if report["swap"] is not None:
+        swap = report["swap"]
+        lines.append(
+            f"swap      {swap['blocks_saved']} blocks saved and {swap['blocks_loaded']} loaded, at "
+            f"{swap['bandwidth'] / 1e9:.1f} GB/s; {format_bytes(swap['bytes_at_end'])} of "
+            f"{format_bytes(swap['space'])} in use at the end"
+        )
     if trace.bad_rows:
         lines += ["", f"{len(trace.bad_rows)} rows of the trace are not used:"]
         lines += [f"  line {row.line}: {row.reason}" for row in trace.bad_rows[:SHOWN]]

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size
+from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size, swap_size
 from looseleaf.core.policy import POLICIES
-from looseleaf.engine.settings import KV_ALLOCATORS
+from looseleaf.engine.settings import KV_ALLOCATORS, PREEMPTION_MODES
 from looseleaf.planner.fit import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
@@ -137,6 +137,27 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         choices=KV_ALLOCATORS,
         default=DEFAULTS.kv_allocator,
         help="paged blocks, or one of the old ways to reserve, for comparison",
+    )
+    memory.add_argument(
+        "--swap-space",
+        type=swap_size,
+        metavar="SIZE",
+        help="host memory, for each device, for blocks that no longer fit into the KV cache, like "
+        "16GiB; a number alone is GiB (default: none)",
+    )
+    memory.add_argument(
+        "--swap-bandwidth",
+        type=float,
+        metavar="GB/S",
+        help="at which blocks go there and come back (default: 0.8 of the hardware's PCI Express, "
+        "or 0.4 of a processor's memory bandwidth)",
+    )
+    memory.add_argument(
+        "--preemption-mode",
+        choices=PREEMPTION_MODES,
+        default=DEFAULTS.preemption_mode,
+        help="what becomes of a request that gave way: loaded from the swap space or computed "
+        "again, or whatever takes less time (auto)",
     )
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
+from looseleaf.engine.tiers import planned_tiers
 from looseleaf.planner.calibrated import load_calibration
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.cost_model import CostModel, Roofline, roofline
@@ -24,6 +26,7 @@ from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.planner.trace import Trace
 from looseleaf.planner.trace_types import TraceRequest
 from looseleaf.planner.workload import arrivals, closed_loop, poisson
+from looseleaf.tiers.tiers import TierFigures
 
 SAMPLES = 200
 """How often a replay looks where the memory is."""
@@ -113,6 +116,7 @@ class Plan:
     summary: Summary
     result: Replayed
     warnings: tuple[str, ...]
+    tiers: TierFigures | None = None
 
 
 def memory_plan(fitted: Fit, num_blocks: int | None = None) -> MemoryPlan:
@@ -131,15 +135,21 @@ def run_plan(
     memory: MemoryPlan,
     times: StepTimes,
     *,
+    swap_bandwidth: float | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Plan:
-    """Replay requests, which must have times, on an engine of these settings."""
-    _check(settings)
+    """Replay requests, which must have times, on an engine of these settings. Blocks go to the
+    swap space and come back at `swap_bandwidth`, in bytes a second."""
+    _check(settings, swap_bandwidth)
     span = _expected_span(trace, settings, times)
-    scheduler = planned_scheduler(settings, memory)
+    clock = VirtualClock()
+    tiers = planned_tiers(settings, memory, clock)
+    scheduler = planned_scheduler(settings, memory, tiers)
+    block_seconds = memory.block_bytes / (swap_bandwidth or inf)
     replay = Replay(
         scheduler,
-        PlannedExecutor(times, VirtualClock()),
+        PlannedExecutor(times, clock, block_seconds=block_seconds),
+        tiers=tiers,
         sample_seconds=max(span, 1.0) / SAMPLES,
         on_progress=on_progress,
     )
@@ -159,6 +169,7 @@ def run_plan(
         summary=summary,
         result=result,
         warnings=tuple(_warnings(trace, summary, result)),
+        tiers=None if tiers is None else tiers.figures(),
     )
 
 
@@ -172,10 +183,17 @@ def _expected_span(trace: Trace, settings: EngineSettings, times: StepTimes) -> 
     return step * sum(r.num_output_tokens for r in trace.requests) / seats
 
 
-def _check(settings: EngineSettings) -> None:
-    for name in ("swap_space", "kv_disk", "pin_budget", "speculative_ngram"):
+def _check(settings: EngineSettings, swap_bandwidth: float | None) -> None:
+    for name in ("kv_disk", "pin_budget", "speculative_ngram"):
         if getattr(settings, name):
             raise ConfigError(f"{name} cannot be planned with: leave it out")
+    if settings.swap_space is not None and swap_bandwidth is None:
+        raise ConfigError(
+            "how fast do blocks get to the swap space? Pass --swap-bandwidth, in GB/s, or add "
+            "host_link to the hardware"
+        )
+    if swap_bandwidth is not None and swap_bandwidth <= 0:
+        raise ConfigError(f"swap_bandwidth is {swap_bandwidth / 1e9:g}, but it must be above 0")
 
 
 def _warnings(trace: Trace, summary: Summary, result: Replayed) -> list[str]:

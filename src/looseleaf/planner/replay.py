@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from looseleaf.core.errors import CapacityError
 from looseleaf.core.request import FinishReason, Request, RequestId
@@ -26,10 +26,15 @@ from looseleaf.planner.decode import DecodeRuns
 from looseleaf.planner.executor import PlannedExecutor, TimedExecutor
 from looseleaf.planner.leaving import Leaving
 
+if TYPE_CHECKING:
+    from looseleaf.tiers.tiers import KVTiers
 
-def planned_scheduler(settings: EngineSettings, memory: MemoryPlan) -> Scheduler:
+
+def planned_scheduler(
+    settings: EngineSettings, memory: MemoryPlan, tiers: "KVTiers | None" = None
+) -> Scheduler:
     """That of a server with these settings, but for the hashes: cheaper, the same in every run."""
-    return build_scheduler(settings, memory, secret=b"planner", hasher=_hash)
+    return build_scheduler(settings, memory, tiers=tiers, secret=b"planner", hasher=_hash)
 
 
 def _hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
@@ -113,12 +118,13 @@ class Replay:
         executor: TimedExecutor,
         *,
         every_step: bool = False,
+        tiers: "KVTiers | None" = None,
         sample_seconds: float | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
         self.clock = executor.clock
         self._executor = executor
-        self.engine = Engine(scheduler, executor, self.clock)
+        self.engine = Engine(scheduler, executor, self.clock, tiers)
         self.engine.observers.append(self._observe)
         self.result = Replayed()
         self._agenda = Agenda()
