@@ -288,7 +288,8 @@ def test_an_agenda_keeps_the_order() -> None:
     def event(time: float, name: str) -> Event:
         return Event(time, lambda _: told.append(name))
 
-    agenda = Agenda([event(1, "a"), event(2, "b"), event(2, "c")])
+    agenda = Agenda()
+    agenda.follow([event(1, "a"), event(2, "b"), event(2, "c")])
     agenda.add(event(2, "d"))
     agenda.add(event(2, "e"))
     agenda.add(event(1.5, "f"))
@@ -300,3 +301,27 @@ def test_an_agenda_keeps_the_order() -> None:
     assert times == [1, 1.5, 2, 2, 2, 2]
     with pytest.raises(IndexError):
         agenda.pop()
+
+
+def test_a_run_that_was_broken_off_goes_on() -> None:
+    """As it is when something else looks at the engine before it goes on."""
+    trace = mixed(3, 30)
+    expected, _ = replay(trace)
+
+    class Stop(Exception):
+        pass
+
+    def stop(_: Any) -> None:
+        raise Stop
+
+    settings = EngineSettings(max_num_batched_tokens=64, max_num_seqs=8)
+    scheduler = planned_scheduler(settings, MemoryPlan(400, 16, 1, 6400))
+    player = Replay(scheduler, PlannedExecutor(linear_times(), VirtualClock()))
+    starting = list(arrivals(trace.requests, hashed_tokens=trace.hashed_tokens))
+    until = starting[-1].time + 0.5
+    with pytest.raises(Stop):
+        player.run([*starting, Event(until, stop)])
+    assert player.has_work
+    result = player.run([])
+    assert not player.has_work
+    assert result.outcomes == expected.outcomes

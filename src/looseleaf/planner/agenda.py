@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -53,13 +53,19 @@ class Agenda:
     """Events in the order of their times: those of a source, which has them in that order, and
     those added meanwhile. Of equal times the source's come first, then who was added first."""
 
-    def __init__(self, source: Iterable[Event] = ()) -> None:
-        self._source = iter(source)
-        self._coming = next(self._source, None)
+    def __init__(self) -> None:
+        self._source: Iterator[Event] = iter(())
+        self._coming: Event | None = None
         self._added: list[tuple[float, int, Event]] = []
         self._order = itertools.count()
-        self.time = inf if self._coming is None else self._coming.time
+        self.time = inf
         """Of the next one; infinite if there is none."""
+
+    def follow(self, source: Iterable[Event]) -> None:
+        """From now on this one, instead of the one before. What was added stays."""
+        self._source = iter(source)
+        self._coming = next(self._source, None)
+        self._look()
 
     def add(self, event: Event) -> None:
         heapq.heappush(self._added, (event.time, next(self._order), event))
@@ -72,6 +78,9 @@ class Agenda:
             event = heapq.heappop(self._added)[2]
         else:
             self._coming = next(self._source, None)
+        self._look()
+        return event
+
+    def _look(self) -> None:
         coming = inf if self._coming is None else self._coming.time
         self.time = min(coming, self._added[0][0]) if self._added else coming
-        return event

@@ -141,14 +141,15 @@ class Replay:
         self._step = Step(0, ())
 
     def run(self, events: Iterable[Event]) -> Replayed:
-        """Replay what happens, in the order of its times, and what follows from it."""
-        self._agenda = Agenda(events)
+        """Replay what happens, in the order of its times, and what follows from it. If an event
+        raises, another run goes on from there."""
+        self._agenda.follow(events)
         with without_garbage_collection():
             self._loop(self._agenda)
         return self.result
 
     def _loop(self, coming: Agenda) -> None:
-        while coming.time < inf or self.engine.has_work:
+        while self.has_work:
             if not self.engine.has_work and coming.time < inf:
                 self.clock.wait_until(coming.time)
                 coming.pop().act(self)
@@ -164,6 +165,11 @@ class Replay:
                     self.end(request_id, FinishReason.ABORT)
             if self.clock.now >= self._next_sample:
                 self._sample()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is more to do, now or later."""
+        return self.engine.has_work or self._agenda.time < inf
 
     def schedule(self, event: Event) -> None:
         self._agenda.add(event)
