@@ -56,6 +56,7 @@ MAY_IMPORT = {
         "routing",
         "sampling",
         "text",
+        "tiers",
         "weights",
     },
     "verify": {"core", "engine", "sampling"},

@@ -1,4 +1,4 @@
-"""The fixtures of tests/server and tests/text, for cases that are about the same things."""
+"""Fixtures of tests/server, tests/text and tests/commands, for cases about the same things."""
 
 import importlib.util
 import sys
@@ -24,3 +24,5 @@ says, chat_body = _server.says, _server.chat_body
 _text = _fixtures_of("text")
 sentencepiece_metadata = _text.sentencepiece_metadata
 sentencepiece_tokenizer = _text.sentencepiece_tokenizer
+
+call = _fixtures_of("commands").call

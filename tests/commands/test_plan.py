@@ -289,3 +289,53 @@ def test_a_recording_of_a_run_is_bounded(call, trace: Path, tmp_path: Path) -> N
     outcome.check_refused("cannot write", "No such file")
     options = ("--studio-record", str(path), "--studio-record-limit", "1KiB")
     call("plan", str(trace), *MODEL, *options).check_refused("1.0 KiB", "at least 1.0 MiB")
+
+
+def test_what_is_drawn_at_random(call, tmp_path: Path) -> None:
+    path = tmp_path / "workload.yaml"
+    path.write_text(
+        "requests: 60\narrivals: {rate: 4}\nprompt: {exponential: 200}\noutput: 30\n"
+        "turns: 3\nthink: 1\naborts: {share: 0.3, after: 5}\n"
+    )
+    report = call("plan", str(path), *MODEL, "--json").json
+    summary = report["summary"]
+    assert summary["requests"] == 60
+    assert 5 < summary["aborted"] < 35
+    assert summary["hit_rate"] > 0.4
+    assert report["trace"]["users"] is None
+    loop = call("plan", str(path), *MODEL, "--concurrency", "2", "--seed", "3", "--json").json
+    assert (loop["trace"]["users"], loop["trace"]["seed"]) == (2, 3)
+    assert loop["summary"]["running_peak"] <= 2
+    assert "given up" in call("plan", str(path), *MODEL).out
+    call("plan", str(path), *MODEL, "--rate", "1", "--concurrency", "2").check_refused("leave one")
+    path.write_text("request: 5")
+    call("plan", str(path), *MODEL).check_refused("did you mean requests?")
+
+
+def test_lengths_from_a_cdf(call, tmp_path: Path) -> None:
+    path = tmp_path / "lengths.json"
+    path.write_text("[[200, 0.5], [800, 1.0]]")
+    command = ("plan", str(path), *MODEL, "--output-share", "0.1")
+    call(*command).check_refused("--rate", "--concurrency")
+    summary = call(*command, "--rate", "9", "--limit", "80", "--json").json["summary"]
+    assert summary["requests"] == 80
+    share = summary["output_tokens"] / (summary["output_tokens"] + summary["prompt_tokens"])
+    assert 0.09 < share < 0.11
+
+
+def test_a_swap_space(call, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    row = {"input_length": 300, "output_length": 200}
+    path.write_text("".join(json.dumps(row | {"timestamp": 50 * i}) + "\n" for i in range(12)))
+    command = ("plan", str(path), *MODEL, "--num-blocks", "100", "--admission-headroom", "0")
+    plain = call(*command, "--json").json
+    assert plain["swap"] is None
+    options = ("--swap-space", "4", "--preemption-mode", "swap")
+    swapped = call(*command, *options, "--json").json
+    assert swapped["swap"]["space"] == 4 * 2**30
+    assert swapped["swap"]["bandwidth"] == 25.6e9
+    assert swapped["swap"]["blocks_loaded"] > 10
+    assert swapped["summary"]["recomputed_tokens"] < plain["summary"]["recomputed_tokens"]
+    assert "blocks saved and" in call(*command, *options, "--swap-bandwidth", "10").out
+    call(*command, *options, "--swap-bandwidth", "0").check_refused("swap_bandwidth is 0")
+    call(*command, "--preemption-mode", "swap").check_refused("set swap_space")

@@ -86,10 +86,9 @@ def test_a_block_of_another_size_is_not_loaded(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_what_is_cheaper_to_compute_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_cheaper_to_compute_is_not_loaded() -> None:
     now = [100.0]
-    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
-    tiers = KVTiers(2, BLOCK_BYTES, HostStore(BLOCK_BYTES))
+    tiers = KVTiers(2, BLOCK_BYTES, HostStore(BLOCK_BYTES), clock=lambda: now[0])
     memory = Memory()
     memory.blocks[0] = data_of(1)
     tiers.move(step([save_of(1)]), memory)

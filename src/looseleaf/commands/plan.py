@@ -13,7 +13,7 @@ from looseleaf.commands.plan_arguments import add_arguments
 from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
 from looseleaf.commands.plan_recording import PlanRecorder
 from looseleaf.commands.plan_setup import Deployment, deployment, played, workload
-from looseleaf.engine.settings import format_bytes
+from looseleaf.engine.settings import format_bytes, num_bytes_of
 from looseleaf.planner.plan import SHOWN, Plan
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.slo import as_lines
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace, outputs: Outputs) -> None:
         file=sys.stderr,
     )
     report = _report(options, deployed, trace, plan)
-    outputs.add_to(report, deployed.fitted, deployed.timing, trace, plan)
+    outputs.add_to(report, deployed, trace, plan)
     for written in outputs.write(report, plan):
         print(written, file=sys.stderr)
     if options.json:
@@ -82,7 +82,7 @@ def _report(
     options: argparse.Namespace, deployed: Deployment, trace: Trace, plan: Plan
 ) -> dict[str, Any]:
     memory, settings = plan.memory, plan.settings
-    hardware, _, fitted, _, timing = deployed
+    hardware, fitted, timing = deployed.hardware, deployed.fitted, deployed.timing
     report: dict[str, Any] = {
         "trace": {
             "file": options.trace.name,
@@ -91,7 +91,8 @@ def _report(
             "first_bad_rows": [row._asdict() for row in trace.bad_rows[:SHOWN]],
             "rate": options.rate,
             "speed": options.speed,
-            "seed": options.seed if options.rate is not None else None,
+            "users": trace.users,
+            "seed": options.seed or 0 if options.rate is not None else options.seed,
         },
         "model": fitted.shape.name,
         "weights_dtype": fitted.weights_dtype,
@@ -115,6 +116,7 @@ def _report(
             "enable_prefix_caching": settings.enable_prefix_caching,
             "kv_allocator": settings.kv_allocator,
         },
+        "swap": _swap(options, deployed, plan),
         "summary": as_json(plan.summary),
         "first_refused": [refused._asdict() for refused in plan.result.refused[:SHOWN]],
         "warnings": list(plan.warnings),
@@ -130,6 +132,21 @@ def _report(
     return report
 
 
+def _swap(options: argparse.Namespace, deployed: Deployment, plan: Plan) -> dict[str, Any] | None:
+    """What went to memory besides the KV cache, and came back."""
+    tiers = plan.tiers
+    if tiers is None:
+        return None
+    return {
+        "space": num_bytes_of(options.swap_space),
+        "bandwidth": deployed.swap_bandwidth,
+        "preemption_mode": plan.settings.preemption_mode,
+        "blocks_saved": tiers.saved,
+        "blocks_loaded": tiers.loaded_from_host,
+        "bytes_at_end": tiers.host_bytes,
+    }
+
+
 def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
     cache, cost = report["kv_cache"], report["cost_model"]
     lines = [
@@ -140,6 +157,13 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
         "",
         as_text(plan.summary),
     ]
+    if report["swap"] is not None:
+        swap = report["swap"]
+        lines.append(
+            f"swap      {swap['blocks_saved']} blocks saved and {swap['blocks_loaded']} loaded, at "
+            f"{swap['bandwidth'] / 1e9:.1f} GB/s; {format_bytes(swap['bytes_at_end'])} of "
+            f"{format_bytes(swap['space'])} in use at the end"
+        )
     if plan.replicas:
         lines += ["", f"{len(plan.replicas)} replicas, {plan.routing}; above, one on average:"]
         lines += _replicas(plan.replicas)

@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size
+from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size, swap_size
 from looseleaf.commands.plan_outputs import add_outputs
 from looseleaf.commands.plan_search_arguments import add_replicas, add_searches
 from looseleaf.commands.studio_recording import add_recording
 from looseleaf.core.policy import POLICIES
-from looseleaf.engine.settings import KV_ALLOCATORS
+from looseleaf.engine.settings import KV_ALLOCATORS, PREEMPTION_MODES
 from looseleaf.planner.fit import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TRACE",
         type=Path,
         help="requests to replay, as JSON lines or CSV: Mooncake, Azure, Bailian, logs of OpenAI "
-        "responses, lengths alone (then with --rate), or what `looseleaf serve --record` wrote",
+        "responses, lengths alone (then with --rate), or what `looseleaf serve --record` wrote; or "
+        "a .yaml file that says what to draw at random, or a .json with a CDF of lengths",
     )
     add_settings(parser)
     add_json(parser)
@@ -60,7 +61,24 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="forget the times of the trace: so many requests a second, at random (Poisson)",
     )
-    traffic.add_argument("--seed", type=int, default=0, help="for --rate")
+    traffic.add_argument(
+        "--concurrency",
+        type=at_least(1),
+        metavar="N",
+        help="forget them: N clients at a time, and the next request or session comes when one of "
+        "them has all its answers",
+    )
+    traffic.add_argument(
+        "--seed",
+        type=at_least(0),
+        help="for what is drawn at random (default: that of the .yaml file, or 0)",
+    )
+    traffic.add_argument(
+        "--output-share",
+        type=float,
+        metavar="SHARE",
+        help="how much of the lengths of a .json with a CDF is the answer",
+    )
     traffic.add_argument(
         "--speed", type=float, default=1.0, metavar="X", help="play the trace X times as fast"
     )
@@ -131,6 +149,27 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         choices=KV_ALLOCATORS,
         default=DEFAULTS.kv_allocator,
         help="paged blocks, or one of the old ways to reserve, for comparison",
+    )
+    memory.add_argument(
+        "--swap-space",
+        type=swap_size,
+        metavar="SIZE",
+        help="host memory, for each device, for blocks that no longer fit into the KV cache, like "
+        "16GiB; a number alone is GiB (default: none)",
+    )
+    memory.add_argument(
+        "--swap-bandwidth",
+        type=float,
+        metavar="GB/S",
+        help="at which blocks go there and come back (default: 0.8 of the hardware's PCI Express, "
+        "or 0.4 of a processor's memory bandwidth)",
+    )
+    memory.add_argument(
+        "--preemption-mode",
+        choices=PREEMPTION_MODES,
+        default=DEFAULTS.preemption_mode,
+        help="what becomes of a request that gave way: loaded from the swap space or computed "
+        "again, or whatever takes less time (auto)",
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from looseleaf.bench.progress import progress
 from looseleaf.commands.options import at_least
+from looseleaf.commands.plan_setup import Deployment
 from looseleaf.core.block_tables import blocks_for
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
-from looseleaf.planner.fit import Fit
-from looseleaf.planner.plan import Plan, Timing
+from looseleaf.planner.plan import Plan
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.report.allocators import compare_allocators
 from looseleaf.planner.report.chrome_trace import write_chrome_trace
@@ -110,28 +110,30 @@ class Outputs:
             self._watch = PhaseWatch(replay)
 
     def add_to(
-        self, report: dict[str, Any], fitted: Fit, timing: Timing, trace: Trace, plan: Plan
+        self, report: dict[str, Any], deployed: Deployment, trace: Trace, plan: Plan
     ) -> None:
         """What was asked for besides the plan itself."""
-        options = self._options
+        options, times = self._options, deployed.timing.times
         report["fits"] = requests_that_fit(trace, plan.memory)
         if self._recorded is not None:
             against = compare(plan, options.against.name, self._recorded, self._measured)
             report["against"] = against.as_json()
         wanted = _or_default(options.what_if, WHAT_IF_REQUESTS if options.html else 0)
-        longest = options.max_model_len or fitted.shape.max_model_len
+        longest = options.max_model_len or deployed.fitted.shape.max_model_len
         if wanted:
             sample = first_requests(trace, wanted)
             planned = changes(plan.settings, plan.memory, longest)
             with percents("what if", len(planned) * len(sample.requests)) as on_progress:
-                cases = what_if(sample, planned, timing.times, on_progress)
+                cases = what_if(
+                    sample, planned, times, on_progress, swap_bandwidth=deployed.swap_bandwidth
+                )
             report["what_if"] = _part(sample, trace, cases)
         wanted = _or_default(options.compare_allocators, ALLOCATOR_REQUESTS if options.html else 0)
         if wanted:
             sample = first_requests(trace, wanted)
             with percents("allocators", 4 * len(sample.requests)) as on_progress:
                 compared = compare_allocators(
-                    sample, plan.settings, plan.memory, timing.times, on_progress
+                    sample, plan.settings, plan.memory, times, on_progress
                 )
             report["allocators"] = _part(sample, trace, compared)
 

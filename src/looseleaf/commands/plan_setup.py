@@ -27,7 +27,7 @@ from looseleaf.planner.plan import (
     roofline_timing,
     run_plan,
 )
-from looseleaf.planner.recorded_trace import read_workload
+from looseleaf.planner.recorded_trace import DRAWN_REQUESTS, read_workload
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.replicas import run_replicas
 from looseleaf.planner.trace import Trace
@@ -39,6 +39,8 @@ class Deployment(NamedTuple):
     fitted: Fit
     memory: MemoryPlan
     timing: Timing
+    swap_bandwidth: float | None
+    """In bytes a second, between the KV cache and the swap space."""
 
 
 def deployment(options: argparse.Namespace) -> Deployment:
@@ -47,15 +49,28 @@ def deployment(options: argparse.Namespace) -> Deployment:
     settings = _settings(options, hardware)
     fitted = fit(load_shape(options.model), _fit_settings(options, hardware, settings))
     memory = memory_plan(fitted, options.num_blocks)
-    return Deployment(hardware, settings, fitted, memory, _timing(options, fitted, hardware))
+    timing = _timing(options, fitted, hardware)
+    bandwidth = _swap_bandwidth(options, hardware)
+    return Deployment(hardware, settings, fitted, memory, timing, bandwidth)
 
 
 def workload(options: argparse.Namespace) -> Trace:
     """The requests to be played, at their times."""
     traffic = Traffic(
-        rate=options.rate, speed=options.speed, limit=options.limit, seed=options.seed
+        rate=options.rate,
+        speed=options.speed,
+        limit=options.limit,
+        seed=options.seed or 0,
+        concurrency=options.concurrency,
     )
-    return traffic.of(read_workload(options.trace))
+    return traffic.of(
+        read_workload(
+            options.trace,
+            seed=options.seed,
+            output_share=options.output_share,
+            num_drawn=options.limit or DRAWN_REQUESTS,
+        )
+    )
 
 
 def played(
@@ -66,13 +81,14 @@ def played(
     on_replay: Callable[[Replay], None] | None = None,
 ) -> Plan:
     """The trace on one engine, which `on_replay` may watch, or on several."""
-    _, settings, _, memory, timing = deployed
+    settings, memory, timing = deployed.settings, deployed.memory, deployed.timing
     if options.replicas == 1:
         return run_plan(
             trace,
             settings,
             memory,
             timing.times,
+            swap_bandwidth=deployed.swap_bandwidth,
             on_progress=on_progress,
             on_replay=on_replay,
         )
@@ -102,7 +118,15 @@ def _settings(options: argparse.Namespace, hardware: Hardware) -> EngineSettings
         scheduling_policy=options.scheduling_policy,
         enable_prefix_caching=options.enable_prefix_caching,
         kv_allocator=options.kv_allocator,
+        swap_space=options.swap_space,
+        preemption_mode=options.preemption_mode,
     )
+
+
+def _swap_bandwidth(options: argparse.Namespace, hardware: Hardware) -> float | None:
+    if options.swap_bandwidth is None:
+        return hardware.swap_bandwidth
+    return float(options.swap_bandwidth * 1e9)
 
 
 def _fit_settings(

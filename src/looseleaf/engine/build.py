@@ -22,7 +22,7 @@ from looseleaf.engine.cores import physical_cores
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan, plan_memory
 from looseleaf.engine.ngram import NgramDrafter
-from looseleaf.engine.settings import EngineSettings, num_bytes_of
+from looseleaf.engine.settings import EngineSettings, format_bytes, num_bytes_of
 from looseleaf.executors.base import Executor
 from looseleaf.executors.kv_dtype import INTEGER_STEP, INTEGERS, KV_NUMBER_BYTES, scale_bytes
 from looseleaf.models.config import ModelConfig
@@ -150,6 +150,17 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _budget(settings: EngineSettings, weights: int, memory: MemoryPlan) -> str:
+    """What the process is going to take, part by part; steps need little besides."""
+    parts = {
+        "weights": weights,
+        "KV cache": memory.num_blocks * memory.block_bytes,
+        "swap space": num_bytes_of(settings.swap_space or 0),
+    }
+    told = " + ".join(f"{format_bytes(size)} {name}" for name, size in parts.items() if size)
+    return f"memory: {told} = {format_bytes(sum(parts.values()))} at most"
+
+
 @without_garbage_collection()
 def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     """Load the model and make an engine for it. Raises LooseleafError for anything a user can
@@ -175,6 +186,7 @@ def build(settings: EngineSettings, *, events: EventLog | None = None) -> Stack:
     scheduler = build_scheduler(settings, memory, events, tiers, secret)
     seconds = time.perf_counter() - start
     logger.info("%s (%s executor) loaded in %.1f s", config.name, settings.executor, seconds)
+    logger.info("%s", _budget(settings, path.stat().st_size, memory))
     engine = Engine(scheduler, executor, tiers=tiers, floor_blocks=memory.floor_blocks)
     return Stack(settings, engine, text.tokenizer, text.chat_template, grammars, config, memory)
 

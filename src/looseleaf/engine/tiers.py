@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from looseleaf import __version__
@@ -42,6 +43,17 @@ def kv_space(settings: EngineSettings, file: GGUFFile, config: ModelConfig) -> s
 def space_secret(space: str) -> bytes:
     """Where the chains of hashes of a space start: in every process at the same place."""
     return hashlib.sha256(space.encode()).digest()
+
+
+def planned_tiers(
+    settings: EngineSettings, memory: MemoryPlan, clock: Callable[[], float]
+) -> KVTiers | None:
+    """Those of an engine on that clock with blocks that hold nothing, if the settings want any."""
+    if settings.swap_space is None:
+        return None
+    host = HostStore(num_bytes_of(settings.swap_space), memory.block_bytes)
+    always = settings.preemption_mode == "swap"
+    return KVTiers(memory.block_size, memory.block_bytes, host, always_load=always, clock=clock)
 
 
 def build_tiers(settings: EngineSettings, memory: MemoryPlan, space: str | None) -> KVTiers:

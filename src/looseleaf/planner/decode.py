@@ -14,6 +14,7 @@ from looseleaf.core.step import ScheduledSequence, Step
 from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.engine import Engine
 from looseleaf.planner.executor import PlannedExecutor
+from looseleaf.planner.leaving import Leaving
 
 OnStep = Callable[[float, int, int], None]
 """(when the step began, its sequences, free blocks after it)"""
@@ -24,7 +25,7 @@ OnEnd = Callable[[Request], None]
 class DecodeRuns:
     """Of one engine with a `PlannedExecutor`, which may have no tiers, no drafter and no events."""
 
-    def __init__(self, engine: Engine, executor: PlannedExecutor) -> None:
+    def __init__(self, engine: Engine, executor: PlannedExecutor, leaving: Leaving) -> None:
         scheduler, allocator = engine.scheduler, engine.scheduler.allocator
         self._scheduler = scheduler
         self._executor = executor
@@ -33,6 +34,7 @@ class DecodeRuns:
         # A region was taken for all that its sequence may ever store: there is nothing to take.
         self._grows = not isinstance(allocator, ContiguousTables)
         self._pins = engine.pins
+        self._leaving = leaving
         self._refused: Request | None = None
         self._num_preemptions = 0
         self._seen: set[RequestId] = set()
@@ -67,6 +69,8 @@ class DecodeRuns:
         if not all(request.request_id in self._seen for request in running):
             return 0  # nobody has been told the block table of a fork that has just begun
         num_steps = min(map(_num_steps, running), default=0)
+        if self._leaving:
+            num_steps = self._leaving.num_steps(running, num_steps)
         # The first step may copy blocks: what is shared is no longer once it is written to.
         if num_steps == 0 or (self._grows and len(running) > tables.num_available):
             return 0

@@ -21,16 +21,20 @@ class TimedExecutor(Executor, Protocol):
 
 
 class PlannedExecutor:
-    """Implements `Executor`. Each step moves `clock` on by its `times`.
+    """Implements `Executor`. Each step moves `clock` on by its `times`, and each block that is read
+    or written by `block_seconds`.
 
     An output repeats one negative token, which no other output has and no prompt: so nothing of it
     is ever found in the cache but by its own sequence. Where log-probabilities are asked for, all
     tokens are new ones, each half as likely as the one before. No guess is ever right.
     """
 
-    def __init__(self, times: StepTimes, clock: VirtualClock) -> None:
+    def __init__(
+        self, times: StepTimes, clock: VirtualClock, *, block_seconds: float = 0.0
+    ) -> None:
         self.times = times
         self.clock = clock
+        self._block_seconds = block_seconds
         self._new_tokens = itertools.count(-2, -1)  # -1 and -2 have the same hash
 
     def execute(self, step: Step) -> StepResult:
@@ -55,7 +59,7 @@ class PlannedExecutor:
             tuple(tokens),
             tuple(logprobs),
             tuple((-0.693,) * _num_scores(s) for s in scored),
-            durations=(("planned", seconds),),
+            (("step", seconds),),
             prompt_top=tuple(((),) * _num_scores(s) for s in scored if s.num_prompt_top),
         )
 
@@ -72,11 +76,13 @@ class PlannedExecutor:
         return self.clock.now
 
     def read_block(self, block_id: int) -> bytes:
+        self.clock.now += self._block_seconds
         return b""
 
     def write_block(self, block_id: int, data: bytes) -> None:
         if data:
             raise ValueError("blocks hold nothing here")
+        self.clock.now += self._block_seconds
 
     def release_blocks(self, block_ids: Sequence[int]) -> None:
         pass

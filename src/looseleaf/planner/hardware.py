@@ -10,12 +10,16 @@ from typing import Any
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.settings import parse_bytes
+from looseleaf.planner.yaml_keys import read_yaml
 
 _TABLE = Path(__file__).parent / "data" / "hardware.toml"
 
 KINDS = ("gpu", "cpu")
 PEAK_DTYPES = ("f32", "bf16", "f16", "fp8", "int8", "fp4")
-_KEYS = ("name", "title", "kind", "memory", "visible", "bandwidth", "peak", "source")
+_KEYS = ("name", "title", "kind", "memory", "visible", "bandwidth", "host_link", "peak", "source")
+
+LINK_EFFICIENCY = 0.8
+"""An assumption, as the roofline's are: large copies get so far, after the protocol's overhead."""
 
 _COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16"}
 """Weights that are widened before they are multiplied."""
@@ -24,7 +28,8 @@ _COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One device. `memory` and `visible_memory`, what programs see of it, are in bytes; None is
-    what is put in. `bandwidth` is in bytes a second; `peak` in FLOP/s by what is multiplied."""
+    what is put in. `bandwidth` is in bytes a second; `peak` in FLOP/s by what is multiplied.
+    `host_link` is what the link to the host's memory carries each way, in bytes a second."""
 
     name: str
     title: str
@@ -34,6 +39,15 @@ class Hardware:
     bandwidth: float
     peak: Mapping[str, float]
     source: str
+    host_link: float | None = None
+
+    @property
+    def swap_bandwidth(self) -> float | None:
+        """What of its link, or of its memory's bandwidth, copies of KV blocks can be expected to
+        reach; None if nobody says. In a processor's memory each byte is read and written."""
+        if self.kind == "cpu":
+            return LINK_EFFICIENCY * self.bandwidth / 2
+        return None if self.host_link is None else LINK_EFFICIENCY * self.host_link
 
     @property
     def usable_memory(self) -> int | None:
@@ -67,7 +81,7 @@ def load_hardware(name: str) -> Hardware:
     Raises ConfigError, which says what there is.
     """
     if name.endswith((".yaml", ".yml")):
-        return _hardware(_read_yaml(Path(name).expanduser()), name)
+        return _hardware(read_yaml(Path(name).expanduser()), name)
     known = known_hardware()
     wanted = name.lower().replace("_", "-").replace(" ", "-")
     if wanted in known:
@@ -81,17 +95,6 @@ def load_hardware(name: str) -> Hardware:
         f"no hardware is called {name[:40]!r}: {near}choose one of {', '.join(known)}, or pass a "
         ".yaml file"
     )
-
-
-def _read_yaml(path: Path) -> Any:
-    import yaml  # most calls name a row of the table
-
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
 
 
 def _hardware(row: Any, where: str) -> Hardware:
@@ -120,6 +123,7 @@ def _hardware(row: Any, where: str) -> Hardware:
         bandwidth=_positive(row.get("bandwidth"), "bandwidth", where) * 1e9,
         peak={key: _positive(value, f"peak {key}", where) * 1e12 for key, value in peaks.items()},
         source=str(row.get("source", where)),
+        host_link=_link(row, where),
     )
 
 
@@ -131,6 +135,11 @@ def _memory(row: Mapping[str, Any], key: str, where: str) -> int | None:
         return parse_bytes(str(value))
     except ConfigError as error:
         raise ConfigError(f"{where}: {key}: {error}") from None
+
+
+def _link(row: Mapping[str, Any], where: str) -> float | None:
+    value = row.get("host_link")
+    return None if value is None else _positive(value, "host_link", where) * 1e9
 
 
 def _positive(value: Any, key: str, where: str) -> float:

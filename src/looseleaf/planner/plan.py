@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
+from looseleaf.engine.tiers import planned_tiers
 from looseleaf.planner.calibrated import load_calibration
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.cost_model import CostModel, Roofline, roofline
@@ -23,7 +25,9 @@ from looseleaf.planner.step_times import ShapeTimes, StepTimes
 from looseleaf.planner.summary import Summary, summarize
 from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.planner.trace import Trace
-from looseleaf.planner.workload import arrivals, poisson
+from looseleaf.planner.trace_types import TraceRequest
+from looseleaf.planner.workload import arrivals, closed_loop, poisson
+from looseleaf.tiers.tiers import TierFigures
 
 SAMPLES = 200
 """How often a replay looks where the memory is."""
@@ -35,31 +39,47 @@ SHOWN = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """How a trace is played: only its first `limit` requests, `speed` times as fast, or at random
-    times, `rate` a second, drawn from `seed`."""
+    times, `rate` a second, drawn from `seed`; or in a closed loop, `concurrency` sessions at once.
+    """
 
     rate: float | None = None
     speed: float = 1.0
     limit: int | None = None
     seed: int = 0
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("rate", self.rate), ("speed", self.speed), ("limit", self.limit)):
+        if self.rate is not None and self.concurrency is not None:
+            raise ConfigError("requests come at a rate, or in a closed loop: leave one of them out")
+        for name, value in (
+            ("rate", self.rate),
+            ("speed", self.speed),
+            ("limit", self.limit),
+            ("concurrency", self.concurrency),
+        ):
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} is {value:g}, but it must be above 0")
 
     def of(self, trace: Trace) -> Trace:
-        """Raises ConfigError for a trace without times, if there is no rate."""
-        if not trace.timed and self.rate is None:
+        """Raises ConfigError for a trace without times, if they are not to be drawn."""
+        if not trace.timed and self.rate is None and self.concurrency is None:
             raise ConfigError(
                 "the trace says how long requests are, but not when they came: pass --rate, in "
-                "requests a second"
+                "requests a second, or --concurrency"
             )
-        requests = tuple(islice(trace.requests, self.limit))
+        requests, users = tuple(islice(trace.requests, self.limit)), trace.users
         if self.rate is not None:
-            requests = tuple(poisson(requests, self.rate, self.seed))
+            requests, users = tuple(poisson(requests, self.rate, self.seed)), None
+        elif self.concurrency is not None:
+            requests, users = closed_loop(requests), self.concurrency
         if self.speed != 1:
-            requests = tuple(r._replace(arrival=(r.arrival or 0.0) / self.speed) for r in requests)
-        return trace._replace(requests=requests)
+            requests = tuple(_sooner(request, self.speed) for request in requests)
+        return trace._replace(requests=requests, users=users)
+
+
+def _sooner(request: TraceRequest, speed: float) -> TraceRequest:
+    arrival = (request.arrival or 0.0) / speed
+    return request._replace(arrival=arrival, delay=request.delay / speed)
 
 
 class Timing(NamedTuple):
@@ -103,6 +123,7 @@ class Plan:
     warnings: tuple[str, ...]
     replicas: tuple[Summary, ...] = ()
     routing: str | None = None
+    tiers: TierFigures | None = None
 
 
 def memory_plan(fitted: Fit, num_blocks: int | None = None) -> MemoryPlan:
@@ -121,24 +142,33 @@ def run_plan(
     memory: MemoryPlan,
     times: StepTimes,
     *,
+    swap_bandwidth: float | None = None,
     on_progress: Callable[[int], None] | None = None,
     on_replay: Callable[[Replay], None] | None = None,
 ) -> Plan:
-    """Replay requests, which must have times, on an engine of these settings. `on_replay` gets the
-    replay before it begins, to watch it."""
-    check_plannable(settings)
-    scheduler = planned_scheduler(settings, memory)
+    """Replay requests, which must have times, on an engine of these settings. Blocks go to the
+    swap space and come back at `swap_bandwidth`, in bytes a second. `on_replay` gets the replay
+    before it begins, to watch it."""
+    check_plannable(settings, swap_bandwidth)
+    seconds = sample_seconds(trace, settings, times)
+    clock = VirtualClock()
+    tiers = planned_tiers(settings, memory, clock)
+    scheduler = planned_scheduler(settings, memory, tiers)
     if isinstance(times, SummaryTimes):
         times = times.for_replay(memory.block_size)
+    block_seconds = memory.block_bytes / (swap_bandwidth or inf)
     replay = Replay(
         scheduler,
-        PlannedExecutor(times, VirtualClock()),
-        sample_seconds=sample_seconds(trace),
+        PlannedExecutor(times, clock, block_seconds=block_seconds),
+        tiers=tiers,
+        sample_seconds=seconds,
         on_progress=on_progress,
     )
     if on_replay is not None:
         on_replay(replay)
-    result = replay.run(arrivals(trace.requests, hashed_tokens=trace.hashed_tokens))
+    result = replay.run(
+        arrivals(trace.requests, hashed_tokens=trace.hashed_tokens, users=trace.users)
+    )
     summary = summarize(
         result,
         scheduler.counters,
@@ -152,19 +182,37 @@ def run_plan(
         summary=summary,
         result=result,
         warnings=tuple(warnings_of(trace, summary, result)),
+        tiers=None if tiers is None else tiers.figures(),
     )
 
 
-def sample_seconds(trace: Trace) -> float:
+def sample_seconds(trace: Trace, settings: EngineSettings, times: StepTimes) -> float:
     """How often a replay of it looks where the memory is."""
-    return max(1.0, *(r.arrival or 0.0 for r in trace.requests[-1:])) / SAMPLES
+    return max(_expected_span(trace, settings, times), 1.0) / SAMPLES
 
 
-def check_plannable(settings: EngineSettings) -> None:
+def _expected_span(trace: Trace, settings: EngineSettings, times: StepTimes) -> float:
+    """About how many seconds of traffic there are."""
+    if trace.users is None:
+        return max((r.arrival or 0.0 for r in trace.requests), default=0.0)
+    seats = min(trace.users, settings.max_num_seqs)
+    stored = sum(r.num_prompt_tokens for r in trace.requests) // max(1, len(trace.requests))
+    step = next(times.decoding([stored] * seats))
+    return step * sum(r.num_output_tokens for r in trace.requests) / seats
+
+
+def check_plannable(settings: EngineSettings, swap_bandwidth: float | None = None) -> None:
     """Raises ConfigError for settings that would be ignored."""
-    for name in ("swap_space", "kv_disk", "pin_budget", "speculative_ngram"):
+    for name in ("kv_disk", "pin_budget", "speculative_ngram"):
         if getattr(settings, name):
             raise ConfigError(f"{name} cannot be planned with: leave it out")
+    if settings.swap_space is not None and swap_bandwidth is None:
+        raise ConfigError(
+            "how fast do blocks get to the swap space? Pass --swap-bandwidth, in GB/s, or add "
+            "host_link to the hardware"
+        )
+    if swap_bandwidth is not None and swap_bandwidth <= 0:
+        raise ConfigError(f"swap_bandwidth is {swap_bandwidth / 1e9:g}, but it must be above 0")
 
 
 def warnings_of(trace: Trace, summary: Summary, result: Replayed) -> list[str]:
@@ -185,10 +233,11 @@ def warnings_of(trace: Trace, summary: Summary, result: Replayed) -> list[str]:
             f"{summary.preemptions} preemptions of {summary.requests} requests: give the KV cache "
             f"more memory, admit fewer (max_num_seqs), or raise admission_headroom"
         )
-    if summary.duration > 1.1 * (trace.requests[-1].arrival or 0.0) and summary.waiting_peak > 10:
+    last = max((outcome.arrival for outcome in result.outcomes), default=0.0)
+    if summary.duration > 1.1 * last and summary.waiting_peak > 10:
         found.append(
-            f"it cannot keep up: the last request came after {trace.requests[-1].arrival or 0:.0f} "
-            f"s and the last answer ended after {summary.duration:.0f} s, with up to "
-            f"{summary.waiting_peak} waiting; more memory, replicas or a smaller rate would help"
+            f"it cannot keep up: the last request came after {last:.0f} s and the last answer "
+            f"ended after {summary.duration:.0f} s, with up to {summary.waiting_peak} waiting; "
+            "more memory, replicas or a smaller rate would help"
         )
     return found

@@ -1,10 +1,13 @@
-"""A recording as a trace: to be played on another machine, or with other settings."""
+"""Whatever can be played, as a trace. A recording becomes one to be played on another machine, or
+with other settings."""
 
 from contextlib import suppress
 from pathlib import Path
 
+from looseleaf.core.errors import ConfigError
 from looseleaf.core.request import RequestId
 from looseleaf.engine import journal
+from looseleaf.planner.distribution import read_cdf
 from looseleaf.planner.recording import (
     Recording,
     RecordingEnded,
@@ -12,20 +15,51 @@ from looseleaf.planner.recording import (
     exact_replay,
     read_recording,
 )
+from looseleaf.planner.synthetic import Arrivals, TrafficClass, Workload, synthesize
 from looseleaf.planner.trace import TraceError, read_trace
 from looseleaf.planner.trace_types import BadRow, Trace, TraceRequest
+from looseleaf.planner.workload_file import read_workload_file
 
 HASHED_TOKENS = 16
 
+DRAWN_REQUESTS = 1000
+"""From a distribution of lengths, if nobody says how many."""
 
-def read_workload(path: Path) -> Trace:
-    """Of a recording or of any other trace. Raises what reading them does."""
+
+def read_workload(
+    path: Path,
+    *,
+    seed: int | None = None,
+    output_share: float | None = None,
+    num_drawn: int = DRAWN_REQUESTS,
+) -> Trace:
+    """Of a recording or of any other trace; or drawn at random, for a workload (.yaml), or for a
+    distribution of lengths (.json), of which `output_share` is the answer: `num_drawn` requests
+    without times. Raises what reading them does."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return synthesize(read_workload_file(path, seed))
+    if path.suffix.lower() == ".json":
+        return _drawn(path, seed or 0, output_share, num_drawn)
     try:
         with path.open("rb") as file:
             recorded = file.read(100).startswith(b'{"type":"looseleaf"')
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from None
     return trace_of(read_recording(path)) if recorded else read_trace(path)
+
+
+def _drawn(path: Path, seed: int, output_share: float | None, num_requests: int) -> Trace:
+    if output_share is None:
+        raise ConfigError(
+            f"{path} says how long prompt and answer are together: say with --output-share how "
+            "much of that is the answer, like 0.2"
+        )
+    if not 0 < output_share < 1:
+        raise ConfigError(f"output_share is {output_share:g}, but it must be between 0 and 1")
+    lengths = TrafficClass(name="all", prompt=read_cdf(path), output_share=output_share)
+    arrivals = Arrivals(process="constant", rate=1.0)
+    workload = Workload(arrivals=arrivals, classes=(lengths,), num_requests=num_requests, seed=seed)
+    return synthesize(workload)._replace(timed=False)
 
 
 def trace_of(recording: Recording) -> Trace:

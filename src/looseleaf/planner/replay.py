@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import CapacityError
@@ -22,17 +22,23 @@ from looseleaf.engine.engine import Engine
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.engine.usage import Usage, usage
+from looseleaf.planner.agenda import Agenda, Event, Then
 from looseleaf.planner.decode import DecodeRuns
 from looseleaf.planner.executor import PlannedExecutor, TimedExecutor
-from looseleaf.planner.workload import Event
+from looseleaf.planner.leaving import Leaving
+
+if TYPE_CHECKING:
+    from looseleaf.tiers.tiers import KVTiers
 
 MOST_SAMPLES = 1000
 """Of where the memory is, while requests run."""
 
 
-def planned_scheduler(settings: EngineSettings, memory: MemoryPlan) -> Scheduler:
+def planned_scheduler(
+    settings: EngineSettings, memory: MemoryPlan, tiers: "KVTiers | None" = None
+) -> Scheduler:
     """That of a server with these settings, but for the hashes: cheaper, the same in every run."""
-    return build_scheduler(settings, memory, secret=b"planner", hasher=_hash)
+    return build_scheduler(settings, memory, tiers=tiers, secret=b"planner", hasher=_hash)
 
 
 def _hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
@@ -43,8 +49,8 @@ def _hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 class Outcome(NamedTuple):
     """What became of one sequence; times are seconds on the clock. `num_cached_tokens` counts
-    prompt tokens that were found stored. Of several samples of a prompt one `is_first`, and
-    computes it for all."""
+    prompt tokens that were found stored. Of several samples of a prompt, or answers of a beam
+    search, one `is_first`, and computes it for all."""
 
     request_id: RequestId
     arrival: float
@@ -120,24 +126,28 @@ class Replay:
         executor: TimedExecutor,
         *,
         every_step: bool = False,
+        tiers: "KVTiers | None" = None,
         sample_seconds: float | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
         self.clock = executor.clock
         self._executor = executor
-        self.engine = Engine(scheduler, executor, self.clock)
+        self.engine = Engine(scheduler, executor, self.clock, tiers)
         self.engine.observers.append(self._observe)
         self.result = Replayed()
+        self._agenda = Agenda()
+        self._leaving = Leaving()
         self._runs: DecodeRuns | None = None
         if isinstance(executor, PlannedExecutor) and not every_step:
-            self._runs = DecodeRuns(self.engine, executor)
+            self._runs = DecodeRuns(self.engine, executor, self._leaving)
         self._on_progress = on_progress
         self._sample_seconds = sample_seconds
         self._next_sample = inf if sample_seconds is None else 0.0
         self._num_idle = 0
         self._stepped: Callable[[], None] | None = None
         self._live: dict[RequestId, Request] = {}
-        self._searches: dict[str, BeamSearch] = {}
+        self._families: dict[RequestId, _Family] = {}
+        self._searches: dict[str, _Searching] = {}
         self._step = Step(0, ())
 
     def watch_steps(self, stepped: Callable[[], None]) -> None:
@@ -146,31 +156,32 @@ class Replay:
         self._stepped = stepped
 
     def run(self, events: Iterable[Event]) -> Replayed:
-        """Replay what happens, in the order of its times."""
+        """Replay what happens, in the order of its times, and what follows from it. If an event
+        raises, another run goes on from there."""
+        self._agenda.follow(events)
         with without_garbage_collection():
-            self._loop(events)
+            self._loop(self._agenda)
         return self.result
 
-    def _loop(self, events: Iterable[Event]) -> None:
-        source = iter(events)
-        coming = next(source, None)
-        while coming is not None or self.engine.has_work:
-            if not self.engine.has_work and coming is not None:
+    def _loop(self, coming: Agenda) -> None:
+        while self.has_work:
+            if not self.engine.has_work and coming.time < inf:
                 if coming.time > self._next_sample:
                     self._sample()  # how it will be until then
                 self.clock.wait_until(coming.time)
-                coming.act(self)
-                coming = next(source, None)
+                coming.pop().act(self)
                 if not self.engine.has_work:
                     continue
             self.clock.wait_until(self._executor.start_time())
-            while coming is not None and coming.time <= self.clock.now:
-                coming.act(self)
-                coming = next(source, None)
+            while coming.time <= self.clock.now:
+                coming.pop().act(self)
             # Not only between runs: these end where requests do, and then the memory is emptier.
-            until = min(self._next_sample, inf if coming is None else coming.time)
+            until = min(self._next_sample, coming.time)
             if self.engine.has_work and not self._run(until):
                 self._plain_step()
+            if self._leaving:
+                for request_id in self._leaving.gone(self.engine.scheduler.running):
+                    self.end(request_id, FinishReason.ABORT)
             if self._stepped is not None:
                 self._stepped()
             if self.clock.now >= self._next_sample:
@@ -178,18 +189,47 @@ class Replay:
         if self._sample_seconds is not None:
             self._sample()
 
-    def add(self, request: Request) -> None:
+    @property
+    def has_work(self) -> bool:
+        """Whether there is more to do, now or later."""
+        return self.engine.has_work or self._agenda.time < inf
+
+    def schedule(self, event: Event) -> None:
+        self._agenda.add(event)
+
+    def add(
+        self, request: Request, *, then: Then | None = None, leaves_after: int | None = None
+    ) -> None:
+        family = (request, *request.children)
         try:
             self.engine.add(request)
         except CapacityError as error:
-            self.result.refused.append(Refused(request.arrival_time, str(error)))
+            self._refuse(request.arrival_time, error, then)
             return
-        for member in (request, *request.children):
+        for member in family:
             self._live[member.request_id] = member
+        if then is not None:
+            self._families.update(
+                dict.fromkeys((m.request_id for m in family), _Family(then, len(family)))
+            )
+        if leaves_after is not None:
+            self._leaving.add(request, leaves_after)
 
-    def search(self, search: BeamSearch) -> None:
-        search.start()
-        self._searches[search.name] = search
+    def search(
+        self, search: BeamSearch, *, arrival: float | None = None, then: Then | None = None
+    ) -> None:
+        time = self.clock.now if arrival is None else arrival
+        try:
+            search.start()
+        except CapacityError as error:
+            self._refuse(time, error, then)
+            return
+        self._searches[search.name] = _Searching(search, time, then)
+
+    def _refuse(self, arrival: float, error: CapacityError, then: Then | None) -> None:
+        self.result.refused.append(Refused(arrival, str(error)))
+        if then is not None:
+            then(self, self.clock.now)
 
     def end(self, request_id: RequestId, reason: FinishReason) -> None:
         request = self._live.get(request_id)
@@ -202,9 +242,9 @@ class Replay:
             self._ended(member)
 
     def cancel(self, name: str) -> None:
-        search = self._searches.pop(name, None)
-        if search is not None:
-            search.cancel()
+        found = self._searches.pop(name, None)
+        if found is not None:
+            found.search.cancel()
             self._changed()
 
     def _sample(self) -> None:
@@ -249,11 +289,9 @@ class Replay:
         scheduler = self.engine.scheduler
         self.result.num_plain_steps += 1
         ended = self._end(updates)
-        for search in list(self._searches.values()):
-            search.update(updates)
+        for found in list(self._searches.values()):
             ended = True  # or forked, or waiting for others of its beams
-            if search.finished:
-                del self._searches[search.name]
+            self._go_on(found, updates)
         self.result.steps.add(
             start,
             self.clock.now - start,
@@ -275,12 +313,45 @@ class Replay:
         if self._runs is not None:
             self._runs.changed()
 
+    def _go_on(self, found: "_Searching", updates: list[Update]) -> None:
+        search = found.search
+        try:
+            search.update(updates)
+        except CapacityError as error:  # an allocator of old reserves more for a beam
+            search.cancel()
+            del self._searches[search.name]
+            self._refuse(found.arrival, error, found.then)
+            return
+        if not search.finished:
+            return
+        del self._searches[search.name]
+        assert search.first is not None
+        for index, answer in enumerate(search.answers):
+            self._note(
+                Outcome(
+                    RequestId(f"{search.name}/{index}"),
+                    found.arrival,
+                    search.first.first_scheduled_time,
+                    search.first.first_token_time,
+                    self.clock.now,
+                    search.first.num_prompt_tokens,
+                    len(answer.token_ids),
+                    search.num_cached_tokens,
+                    0,
+                    answer.finish_reason,
+                    index == 0,
+                )
+            )
+        if found.then is not None:
+            found.then(self, self.clock.now)
+
     def _ended(self, request: Request) -> None:
-        del self._live[request.request_id]
+        name = request.request_id
+        del self._live[name]
         assert request.finish_reason is not None
-        self.result.outcomes.append(
+        self._note(
             Outcome(
-                request.request_id,
+                name,
                 request.arrival_time,
                 request.first_scheduled_time,
                 request.first_token_time,
@@ -293,5 +364,29 @@ class Replay:
                 request.sample_index == 0,
             )
         )
+        if self._leaving:
+            self._leaving.forget(name)
+        family = self._families.pop(name, None) if self._families else None
+        if family is not None:
+            family.num_left -= 1
+            if not family.num_left:
+                family.then(self, self.clock.now)
+
+    def _note(self, outcome: Outcome) -> None:
+        self.result.outcomes.append(outcome)
         if self._on_progress is not None:
             self._on_progress(len(self.result.outcomes))
+
+
+@dataclass(slots=True)
+class _Family:
+    """Samples of one prompt, of which so many have not ended."""
+
+    then: Then
+    num_left: int
+
+
+class _Searching(NamedTuple):
+    search: BeamSearch
+    arrival: float
+    then: Then | None

@@ -10,15 +10,17 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.engine.build import without_garbage_collection
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
+from looseleaf.planner.agenda import Event
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.plan import Plan, check_plannable, sample_seconds, warnings_of
 from looseleaf.planner.prefix_warnings import lost_hits
 from looseleaf.planner.replay import Outcome, Replay, Replayed, Steps, planned_scheduler
+from looseleaf.planner.sessions import sessions
 from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary import Summary, summarize
 from looseleaf.planner.trace_types import Trace
-from looseleaf.planner.workload import Event, arrivals
+from looseleaf.planner.workload import arrivals
 from looseleaf.routing.policies import POLICIES, Router, router
 
 OnEnd = Callable[[Outcome], None]
@@ -44,6 +46,8 @@ class Replicas:
         on_end: OnEnd | None = None,
     ) -> None:
         check_plannable(settings)
+        if settings.swap_space is not None:
+            raise ConfigError("swap_space is planned on one engine: leave it out, or the replicas")
         if num_replicas < 1:
             raise ConfigError(f"replicas is {num_replicas}, but it must be at least 1")
         if routing not in POLICIES:
@@ -58,19 +62,21 @@ class Replicas:
         """The places in the trace of the requests that each was sent."""
 
     def run(self, trace: Trace) -> None:
-        """Route and replay requests, which must have times."""
+        """Route and replay requests, which must have times. A session stays where it began."""
+        if trace.users is not None:
+            raise ConfigError("a closed loop is planned on one engine: leave it out, or replicas")
         capacity = max(1, self.memory.num_tokens // trace.hashed_tokens)
         routing: Router[int] = router(self.routing, capacity)
         events = arrivals(trace.requests, hashed_tokens=trace.hashed_tokens)
         loads = dict.fromkeys(range(len(self.replicas)), 0)
         with without_garbage_collection():
-            for index, (request, event) in enumerate(zip(trace.requests, events, strict=True)):
+            for session, event in zip(sessions(trace.requests), events, strict=True):
                 if routing.needs_loads:
                     for name, replica in enumerate(self.replicas):
                         replica.advance(event.time)
                         loads[name] = replica.load(event.time)
-                chosen = routing.route(loads, request.hash_ids)
-                self.parts[chosen].append(index)
+                chosen = routing.route(loads, session[0][1].hash_ids)
+                self.parts[chosen] += [index for index, _ in session]
                 self.replicas[chosen].ask(event, at_once=routing.needs_loads)
             for replica in self.replicas:
                 replica.finish()
@@ -121,7 +127,7 @@ class _Replica:
 
     def advance(self, time: float) -> None:
         """Do the steps that begin before `time`, as if something came then."""
-        if self.replay.engine.has_work:
+        if self.replay.has_work:
             try:
                 self.replay.run([Event(time, _arrived)])
             except _Arrived:
@@ -206,7 +212,7 @@ def run_replicas(
         times,
         num_replicas=num_replicas,
         routing=routing,
-        sample_seconds=sample_seconds(trace),
+        sample_seconds=sample_seconds(trace, settings, times),
         on_end=ended,
     )
     replicas.run(trace)

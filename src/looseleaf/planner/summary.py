@@ -182,7 +182,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
 def as_text(summary: Summary) -> str:
     s = summary
     lines = [
-        f"{s.requests} requests in {seconds_text(s.duration)}: "
+        f"{s.requests} requests{_aborted(s)} in {seconds_text(s.duration)}: "
         f"{s.requests_per_second:.2f} requests/s, "
         f"{s.output_tokens_per_second:.0f} output tokens/s, {s.tokens_per_second:.0f} with the "
         f"prompts'; busy {_share(s.busy / s.duration if s.duration else 0)} of the time",
@@ -211,6 +211,10 @@ def as_text(summary: Summary) -> str:
         f"{s.recomputed_tokens} tokens computed again",
     ]
     return "\n".join(lines)
+
+
+def _aborted(s: Summary) -> str:
+    return f" ({s.aborted} given up)" if s.aborted else ""
 
 
 def _hits(s: Summary) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from looseleaf.core.errors import LooseleafError
+from looseleaf.planner.sessions import joined
 from looseleaf.planner.trace_rows import csv_request, jsonl_request
 from looseleaf.planner.trace_types import BadRow, Trace, TraceRequest
 
@@ -24,7 +25,8 @@ def read_trace(path: Path) -> Trace:
     """Requests from JSON lines or CSV, whatever format the rows have (trace_rows.py).
 
     Rows that cannot be used are listed, never dropped silently; blank lines are no rows. Times
-    begin with 0. Requests are in the order of their times, equal ones in that of the file. Raises
+    begin with 0. Requests are in the order of their times, equal ones in that of the file; later
+    turns of a session in that of the first times at which they could come. Raises
     TraceError if there is none, or if the file cannot be read.
     """
     try:
@@ -38,6 +40,7 @@ def read_trace(path: Path) -> Trace:
     if not requests:
         first = f": line {bad_rows[0].line} {bad_rows[0].reason}" if bad_rows else ""
         raise TraceError(f"{path} has no row that can be used{first}")
+    requests = joined(requests)
     timed = all(request.arrival is not None for request in requests)
     if not timed and any(request.arrival is not None for request in requests):
         raise TraceError(f"{path}: some rows have a time and some have none")

@@ -2,12 +2,17 @@
 
 JSON lines:
 
-    Mooncake      timestamp (ms), input_length, output_length, hash_ids
-    Bailian       the same, with chat_id, and timestamp in seconds
+    Mooncake      timestamp (ms), input_length, output_length, hash_ids; session_id, delay (ms)
+    Bailian       the same, with chat_id, and timestamp in seconds; each row has its own time
     OpenAI logs   usage of a response (prompt_tokens, completion_tokens, or input_ and
                   output_tokens), itself or in `response` or its `body`, and when it was asked:
                   created, created_at or timestamp, as epoch seconds or ISO 8601
     lengths       input_length and output_length, or the names below
+
+A row of a Mooncake session (`session_id`) after its first comes `delay` after the end of the answer
+before it, and if it has a timestamp, not before that: as public load generators replay such traces.
+They differ about prompts. Here hash_ids name the whole prompt, as Mooncake's own do; without them,
+`input_length` counts only what is new, and what was said before stands in front of it.
 
 CSV: a column for each of the time, the prompt's and the output's tokens, under any of these names.
 """
@@ -65,18 +70,28 @@ def jsonl_request(row: Any) -> TraceRequest:
         if isinstance(usage, dict):
             return _logged(usage, (row, outer))
     arrival = None
-    if "timestamp" in row:
+    if row.get("timestamp") is not None:
         milliseconds = "chat_id" not in row
         arrival = _number(row["timestamp"], "timestamp") / (1000 if milliseconds else 1)
     elif "arrival_time" in row:
         arrival = _number(row["arrival_time"], "arrival_time")
-    hash_ids = row.get("hash_ids", [])
+    hash_ids = [] if row.get("hash_ids") is None else row["hash_ids"]
     if not isinstance(hash_ids, list) or not all(type(one) is int for one in hash_ids):
         raise ValueError("hash_ids is not a list of whole numbers")
     if any(not 0 <= one < _MOST for one in hash_ids):
         raise ValueError("hash_ids has a number that is below 0 or too large")
     prompt, output = _length(row, PROMPTS, 1), _length(row, OUTPUTS, 0)
-    return TraceRequest(arrival, prompt, output, tuple(hash_ids))
+    session, delay = _turn(row)
+    return TraceRequest(arrival, prompt, output, tuple(hash_ids), session=session, delay=delay)
+
+
+def _turn(row: Mapping[str, Any]) -> tuple[int | str | None, float]:
+    session = row.get("session_id")
+    if session is not None and type(session) not in (int, str):
+        raise ValueError("session_id is neither a text nor a whole number")
+    name = "delay_ms" if "delay_ms" in row else "delay"
+    delay = row.get(name)
+    return session, 0.0 if delay is None else _number(delay, name) / 1000
 
 
 def _logged(usage: Mapping[str, Any], places: tuple[Any, ...]) -> TraceRequest:

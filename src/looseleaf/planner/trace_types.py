@@ -6,13 +6,32 @@ from typing import NamedTuple
 class TraceRequest(NamedTuple):
     """`arrival` is in seconds from the first, None where only lengths are known. `hash_ids` name
     the prompt's blocks: equal ones stand for equal tokens after equal ones. `num_samples` answers
-    of one length are generated."""
+    of one length are generated; with a `beam_width`, the best so many of a beam search instead.
+
+    A request comes `delay` seconds after the end of the one before it in its `session`, and not
+    before `arrival`. `num_history` tokens of its prompt are that one's prompt and answer; the rest
+    is new.
+
+    Whoever asked goes away once the first answer has `leaves_after` tokens.
+    """
 
     arrival: float | None
     num_prompt_tokens: int
     num_output_tokens: int
     hash_ids: tuple[int, ...] = ()
     num_samples: int = 1
+    session: int | str | None = None
+    delay: float = 0.0
+    num_history: int = 0
+    beam_width: int = 0
+    priority: int = 0
+    leaves_after: int | None = None
+
+    @property
+    def num_answered(self) -> int:
+        """How long its answer gets."""
+        left = self.leaves_after
+        return self.num_output_tokens if left is None else min(left, self.num_output_tokens)
 
 
 class BadRow(NamedTuple):
@@ -24,9 +43,12 @@ class BadRow(NamedTuple):
 
 class Trace(NamedTuple):
     """`timed` says whether requests have times, `hashed_tokens` for how many tokens of a prompt
-    each of its hashes stands."""
+    each of its hashes stands. With `users`, a closed loop, times mean nothing: so many sessions go
+    on at once, and the next one begins its `delay` after one has ended. A request without a session
+    is one of its own."""
 
     requests: tuple[TraceRequest, ...]
     bad_rows: tuple[BadRow, ...]
     timed: bool
     hashed_tokens: int
+    users: int | None = None

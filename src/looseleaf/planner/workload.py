@@ -1,39 +1,29 @@
 """Requests for a replay: when each comes, and what it asks for."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import cast
 
-from looseleaf.core.request import FinishReason, Request, RequestId
-from looseleaf.engine.beams import BeamSearch
-from looseleaf.engine.engine import Engine
+from looseleaf.core.request import Request, RequestId
+from looseleaf.engine.beams import BeamSearch, BeamSearchParams
+from looseleaf.planner.agenda import Event, Player, Then
+from looseleaf.planner.sessions import Session, num_sessions, retimed, sessions
 from looseleaf.planner.trace_types import TraceRequest
 from looseleaf.sampling.params import SamplingParams
+from looseleaf.text.tokenizer import Tokenizer
 
-
-class Player(Protocol):
-    """What can be asked of a replay."""
-
-    engine: Engine
-
-    def add(self, request: Request) -> None:
-        """Queue it, or note that it can never fit."""
-
-    def search(self, search: BeamSearch) -> None:
-        """Begin it."""
-
-    def end(self, request_id: RequestId, reason: FinishReason) -> None:
-        """End a request, if it has not ended."""
-
-    def cancel(self, name: str) -> None:
-        """End a beam search, if it has not ended."""
-
-
-class Event(NamedTuple):
-    """`act` is called when the time has come: a request's tokens take memory from then on."""
-
-    time: float
-    act: Callable[[Player], None]
+__all__ = [
+    "Event",
+    "Player",
+    "Then",
+    "arrival",
+    "arrivals",
+    "closed_loop",
+    "poisson",
+    "prompt_tokens",
+]
 
 
 def arrival(time: float, make: Callable[[], Request]) -> Event:
@@ -41,47 +31,135 @@ def arrival(time: float, make: Callable[[], Request]) -> Event:
 
 
 def poisson(requests: Iterable[TraceRequest], rate: float, seed: int = 0) -> Iterator[TraceRequest]:
-    """The same requests in the same order, at random times: `rate` of them a second on average."""
+    """The same requests at random times: `rate` of them a second on average. Sessions begin at
+    random; their later turns, which count too, wait for answers as they did."""
+    found = tuple(requests)
     rng = random.Random(seed)
-    now = 0.0
-    for request in requests:
-        yield request._replace(arrival=now)
-        now += rng.expovariate(rate)
+    starting = rate * num_sessions(found) / max(1, len(found))
+    times = itertools.accumulate(
+        (rng.expovariate(starting) for _ in itertools.count()), initial=0.0
+    )
+    return iter(retimed(found, times))
 
 
-def arrivals(requests: Iterable[TraceRequest], *, hashed_tokens: int) -> Iterator[Event]:
-    """Of requests in the order of their times, which all must have. They end after exactly the
-    tokens of the trace."""
-    known: dict[int, SamplingParams] = {}
-    for index, request in enumerate(requests):
-        length = request.num_output_tokens
-        params = known.get(length)
-        if params is None:
-            params = known[length] = SamplingParams(max_tokens=length, ignore_eos=True, seed=0)
-        time = request.arrival
-        assert time is not None
-        yield arrival(time, _maker(request, index, time, params, hashed_tokens))
+def closed_loop(requests: Iterable[TraceRequest]) -> tuple[TraceRequest, ...]:
+    """The same requests without times of their own."""
+    return retimed(requests, itertools.repeat(0.0))
 
 
-def _maker(
-    request: TraceRequest, index: int, time: float, params: SamplingParams, hashed_tokens: int
-) -> Callable[[], Request]:
-    def make() -> Request:
-        prompt = prompt_tokens(request, index, hashed_tokens)
+def arrivals(
+    requests: Iterable[TraceRequest], *, hashed_tokens: int, users: int | None = None
+) -> Iterator[Event]:
+    """Of requests in the order of their times, which all must have. Answers end after exactly the
+    tokens of the trace. `users` are those of a `Trace`."""
+    found = sessions(requests)
+    if users is None:
+        for session in found:
+            time = session[0][1].arrival
+            assert time is not None
+            yield Event(time, _Script(session, time, hashed_tokens))
+        return
+    waiting = iter(found)
 
-        def sample(number: int, children: tuple[Request, ...] = ()) -> Request:
-            return Request(
-                RequestId(f"{index}/{number}"),
-                prompt,
-                params,
-                arrival_time=time,
-                sample_index=number,
-                children=children,
-            )
+    def begin_next(player: Player, time: float) -> None:
+        session = next(waiting, None)
+        if session is not None:
+            start = time + session[0][1].delay
+            player.schedule(Event(start, _Script(session, start, hashed_tokens, begin_next)))
 
-        return sample(0, tuple(sample(i) for i in range(1, request.num_samples)))
+    for session in list(itertools.islice(waiting, users)):
+        yield Event(0.0, _Script(session, 0.0, hashed_tokens, begin_next))
 
-    return make
+
+class _Script:
+    """One session: asks for its next turn whenever it is called, which is at `time`."""
+
+    __slots__ = ("_hashed_tokens", "_history", "_next", "_on_end", "_time", "_turns")
+
+    def __init__(
+        self, turns: Session, time: float, hashed_tokens: int, on_end: Then | None = None
+    ) -> None:
+        self._turns = turns
+        self._time = time
+        self._hashed_tokens = hashed_tokens
+        self._on_end = on_end
+        self._next = 0
+        self._history: Sequence[int] = ()
+
+    def __call__(self, player: Player) -> None:
+        index, asked = self._turns[self._next]
+        self._next += 1
+        prompt: Sequence[int]
+        if asked.num_history:
+            num_new = asked.num_prompt_tokens - asked.num_history
+            prompt = [*self._history, *[2 * index + 1] * num_new]
+        else:
+            prompt = prompt_tokens(asked, index, self._hashed_tokens)
+        if asked.beam_width:
+            self._search(player, index, asked, prompt)
+            return
+        request = _request(asked, index, prompt, self._time)
+        if self._on_end is None and self._next == len(self._turns):
+            player.add(request, leaves_after=asked.leaves_after)
+            return
+
+        def then(player: Player, time: float) -> None:
+            self._go_on(player, time, request.token_ids)
+
+        player.add(request, then=then, leaves_after=asked.leaves_after)
+
+    def _search(
+        self, player: Player, index: int, asked: TraceRequest, prompt: Sequence[int]
+    ) -> None:
+        search = BeamSearch(
+            player.engine,
+            str(index),
+            prompt,
+            BeamSearchParams(
+                beam_width=asked.beam_width, max_tokens=asked.num_output_tokens, ignore_eos=True
+            ),
+            frozenset(),
+            cast(Tokenizer, None),  # without stop strings it is not asked
+            asked.priority,
+        )
+
+        def then(player: Player, time: float) -> None:
+            best = search.answers[0].token_ids if search.answers else ()
+            self._go_on(player, time, [*prompt, *best])
+
+        player.search(search, arrival=self._time, then=then)
+
+    def _go_on(self, player: Player, time: float, token_ids: Sequence[int]) -> None:
+        if self._next == len(self._turns):
+            if self._on_end is not None:
+                self._on_end(player, time)
+            return
+        asked = self._turns[self._next][1]
+        self._history = token_ids
+        self._time = max(time + asked.delay, asked.arrival or 0.0)
+        player.schedule(Event(self._time, self))
+
+
+def _request(asked: TraceRequest, index: int, prompt: Sequence[int], time: float) -> Request:
+    params = _params(asked.num_output_tokens)
+
+    def sample(number: int, children: tuple[Request, ...] = ()) -> Request:
+        return Request(
+            RequestId(f"{index}/{number}"),
+            prompt,
+            params,
+            arrival_time=time,
+            priority=asked.priority,
+            sample_index=number,
+            children=children,
+        )
+
+    return sample(0, tuple(sample(i) for i in range(1, asked.num_samples)))
+
+
+@lru_cache(maxsize=4096)
+def _params(num_output_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=num_output_tokens, ignore_eos=True, seed=0)
 
 
 def prompt_tokens(request: TraceRequest, index: int, hashed_tokens: int) -> Sequence[int]:

@@ -20,10 +20,12 @@ class Named(Protocol):
 
 
 class HostStore:
-    """Holds up to `limit` bytes; who was not asked for longest leaves first."""
+    """Holds up to `limit` bytes; who was not asked for longest leaves first. With `block_bytes`,
+    each block counts as so many, whatever there is of it: a planner's are empty."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, block_bytes: int | None = None) -> None:
         self.limit = limit
+        self._block_bytes = block_bytes
         self.num_bytes = 0
         self._blocks: OrderedDict[bytes, Kept] = OrderedDict()
 
@@ -43,19 +45,22 @@ class HostStore:
 
     def put(self, save: BlockSave, data: bytes) -> list[Kept]:
         """Returns what had to leave for it; itself, if it is larger than everything."""
-        if len(data) > self.limit:
+        if self._size(data) > self.limit:
             return [(save, data)]
         before = self._blocks.pop(save.hash, None)
         if before is not None:
-            self.num_bytes -= len(before[1])
+            self.num_bytes -= self._size(before[1])
         self._blocks[save.hash] = (save, data)
-        self.num_bytes += len(data)
+        self.num_bytes += self._size(data)
         left = []
         while self.num_bytes > self.limit:
             _, kept = self._blocks.popitem(last=False)
-            self.num_bytes -= len(kept[1])
+            self.num_bytes -= self._size(kept[1])
             left.append(kept)
         return left
+
+    def _size(self, data: bytes) -> int:
+        return len(data) if self._block_bytes is None else self._block_bytes
 
     def take_all(self) -> list[Kept]:
         """Everything, the oldest first; it is empty afterwards."""

@@ -1,7 +1,7 @@
 """What the scheduler asks about memory besides the pool, and who moves the bytes."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from time import perf_counter
@@ -62,7 +62,7 @@ class KVTiers:
     """A host store, a disk store below it, or one of them. Of `block_bytes` each.
 
     Blocks are loaded where that is expected to take less time than computing them: both are
-    measured as they happen. With `always_load` they are loaded in any case.
+    measured as they happen, on `clock`. With `always_load` they are loaded in any case.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class KVTiers:
         disk: "DiskStore | None" = None,
         *,
         always_load: bool = False,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.host, self.disk = host, disk
         self.counters = TierCounters()
@@ -80,6 +81,7 @@ class KVTiers:
         """Per block, as far as it is known."""
         self.compute_seconds: float | None = None
         """Per token of a prompt."""
+        self._clock = clock
         self._load_time = 0.0
         self._block_size, self._block_bytes = block_size, block_bytes
         self._always_load = always_load
@@ -106,7 +108,7 @@ class KVTiers:
         in_host = [None if self.host is None else self.host.get(load.hash) for load in step.loads]
         for save in step.saves:
             self.keep(save, memory.read_block(save.block_id))
-        start = perf_counter()
+        start = self._clock()
         for load, data in zip(step.loads, in_host, strict=True):
             if data is not None:
                 self.counters.loaded_from_host += 1
@@ -118,7 +120,7 @@ class KVTiers:
                 self.counters.loaded_from_disk += 1
             memory.write_block(load.block_id, data)
         if step.loads:
-            self._load_time = perf_counter()
+            self._load_time = self._clock()
             seconds = (self._load_time - start) / len(step.loads)
             self.load_seconds = _smoothed(self.load_seconds, seconds)
         return True
@@ -176,7 +178,7 @@ class KVTiers:
     def _pays(self) -> bool:
         if self._always_load or self.load_seconds is None or self.compute_seconds is None:
             return True
-        if perf_counter() - self._load_time > STALE_SECONDS:
+        if self._clock() - self._load_time > STALE_SECONDS:
             return True
         return self.load_seconds < self.compute_seconds * self._block_size
 

@@ -87,14 +87,26 @@ def part_of(on_progress: OnProgress, number: int, num_requests: int) -> OnProgre
 
 
 def what_if(
-    trace: Trace, planned: list[Change], times: StepTimes, on_progress: OnProgress
+    trace: Trace,
+    planned: list[Change],
+    times: StepTimes,
+    on_progress: OnProgress,
+    *,
+    swap_bandwidth: float | None = None,
 ) -> list[Case]:
     """Step times are those of the same cost model, whatever the change."""
     cases = []
     num = len(trace.requests)
     for number, change in enumerate(planned):
         told = part_of(on_progress, number, num)
-        plan = run_plan(trace, change.settings, change.memory, times, on_progress=told)
+        plan = run_plan(
+            trace,
+            change.settings,
+            change.memory,
+            times,
+            swap_bandwidth=swap_bandwidth,
+            on_progress=told,
+        )
         told(num)  # those that can never fit do not end
         pool = change.memory
         cases.append(Case(change.name, pool.num_blocks, pool.block_size, plan.summary))
