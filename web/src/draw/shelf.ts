@@ -143,11 +143,13 @@ export class ShelfPainter {
       const look =
         (Math.min(refs, 4095) << 16) |
         (Math.min(tokens, 4095) << 4) |
+        (picture.kept[block]! << 2) |
         (Number(cached) << 1) |
         Number(picture.pins[block]! > 0)
       if (look === this.drawn[block]) continue
       this.drawn[block] = look
       this.cell(block, refs, cached, tokens / picture.blockSize, picture.pins[block]! > 0)
+      if (picture.kept[block]) this.keptMark(block, picture.kept[block]!)
       count++
     }
     for (const [block, glow] of this.glows) {
@@ -207,6 +209,27 @@ export class ShelfPainter {
       context.lineTo(x + cell, y)
       context.lineTo(x + cell, y + size)
       context.fill()
+    }
+  }
+
+  /** A dot for memory, a bar for the disk: their shapes tell them apart. */
+  private keptMark(block: number, kept: number): void {
+    const { columns, pitch, cell } = this.grid
+    if (cell < 5) return
+    const x = (block % columns) * pitch
+    const y = Math.floor(block / columns) * pitch
+    const { context, palette } = this
+    const size = Math.max(2, Math.round(cell * 0.28))
+    context.fillStyle = palette.keptEdge
+    if (kept === 1) {
+      context.fillRect(x + cell - size - 1, y + cell - size - 1, size + 1, size + 1)
+      context.fillStyle = palette.kept
+      context.fillRect(x + cell - size, y + cell - size, size, size)
+    } else {
+      const height = Math.max(1, Math.round(cell * 0.16))
+      context.fillRect(x, y + cell - height - 1, cell, height + 1)
+      context.fillStyle = palette.kept
+      context.fillRect(x, y + cell - height, cell, height)
     }
   }
 
