@@ -1,3 +1,4 @@
+import { LiveClock } from './feed/clock'
 import { LiveFeed, readRecording, streamOf, type Sink, type Status } from './feed/source'
 import { Timeline } from './feed/timeline'
 import type { Frame } from './feed/frames'
@@ -17,7 +18,7 @@ interface About {
 
 /** What the page is about, and what of it is chosen. */
 export class Studio {
-  timeline = $state.raw(new Timeline())
+  timeline = $state.raw(new Timeline(new LiveClock(() => performance.now() / 1000)))
   /** Goes up with each moment that is shown. */
   version = $state(0)
   status = $state<Status>({ state: 'connecting' })
@@ -39,7 +40,9 @@ export class Studio {
     frames: (frames) => this.take(frames),
     status: (status) => {
       this.status = status
+      if (status.state !== 'live') this.timeline.clock?.stop()
     },
+    alive: () => this.timeline.clock?.alive(),
   }
 
   constructor() {

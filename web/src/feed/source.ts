@@ -10,6 +10,8 @@ export type Status =
 export interface Sink {
   frames(frames: Frame[]): void
   status(status: Status): void
+  /** The feed is there, though it may have nothing to tell. */
+  alive?(): void
 }
 
 /** Cuts a stream of text into lines. */
@@ -69,6 +71,7 @@ export class LiveFeed {
         if (!answer.ok || !answer.body) throw new Error(`HTTP ${answer.status}`)
         this.sink.status({ state: 'live' })
         await readText(answer.body, (lines) => {
+          this.sink.alive?.()
           const frames = lines
             .filter((line) => line.startsWith('data: '))
             .map((line) => frameOf(line.slice(6)))
