@@ -188,6 +188,7 @@ def test_the_page_is_open_and_the_feed_is_behind_the_key(start_server: Any) -> N
         "source": "live",
         "chats": True,
         "model": "tiny",
+        "compare": ["made-up"],
     }
     with ask(server, "authorization: Bearer secret") as connection:
         assert connection.recv(12) == b"HTTP/1.1 200"

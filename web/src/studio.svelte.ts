@@ -5,14 +5,16 @@ import type { Frame } from './feed/frames'
 import { dark, light, type Palette } from './draw/palette'
 import { preferredLanguage, words, type Language, type Word } from './i18n'
 
-export type View = 'shelf' | 'readers' | 'dials' | 'try'
-export const VIEWS: readonly View[] = ['shelf', 'readers', 'dials', 'try']
+export type View = 'shelf' | 'readers' | 'sharing' | 'dials' | 'try' | 'compare'
+export const VIEWS: readonly View[] = ['shelf', 'readers', 'sharing', 'dials', 'try', 'compare']
 
 export type Theme = 'auto' | 'light' | 'dark'
 
 interface About {
   source: 'live' | 'recording'
   chats: boolean
+  /** What arrivals two allocators can be compared on here; none where nobody would compute it. */
+  compare?: readonly ('made-up' | 'recording')[]
   model: string
 }
 
@@ -31,6 +33,8 @@ export class Studio {
   systemDark = $state(false)
   reader = $state<number | null>(null)
   block = $state<number | null>(null)
+  /** Blocks that something outside the shelf points at. */
+  marked = $state.raw<readonly number[]>([])
   query = $state('')
   /** Readers that come from now on are chosen, if somebody waits for theirs. */
   awaiting: ((n: number) => void) | null = null
