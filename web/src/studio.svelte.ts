@@ -36,8 +36,8 @@ export class Studio {
   /** Blocks that something outside the shelf points at. */
   marked = $state.raw<readonly number[]>([])
   query = $state('')
-  /** Readers that come from now on are chosen, if somebody waits for theirs. */
-  awaiting: ((n: number) => void) | null = null
+  /** A request all of whose samples or beams are chosen: what their names begin with. */
+  group = $state<string | null>(null)
 
   private feed: LiveFeed | null = null
   private readonly sink: Sink = {
@@ -142,6 +142,22 @@ export class Studio {
     this.block = block
   }
 
+  isOfGroup(id: string): boolean {
+    return this.group !== null && id.startsWith(`${this.group}/`)
+  }
+
+  /** Of a reader of the chosen request. */
+  colorOf(id: string): string | undefined {
+    if (!this.isOfGroup(id)) return undefined
+    return this.colorOfIndex(Number(/\d+$/.exec(id)?.[0] ?? 0))
+  }
+
+  /** Of a sample, by its index; they come round. */
+  colorOfIndex(index: number): string {
+    const { lines } = this.palette
+    return lines[index % lines.length]!
+  }
+
   setLanguage(language: Language): void {
     this.language = language
     localStorage.setItem('looseleaf-language', language)
@@ -173,15 +189,6 @@ export class Studio {
     if (!this.timeline.push(frames)) {
       this.connect()
       return
-    }
-    if (this.awaiting) {
-      for (const frame of frames) {
-        const added = frame.kind === 'delta' && frame.requests?.find((news) => news.id)
-        if (added) {
-          this.awaiting(added.n)
-          break
-        }
-      }
     }
   }
 

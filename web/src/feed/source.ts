@@ -70,7 +70,7 @@ export class LiveFeed {
         }
         if (!answer.ok || !answer.body) throw new Error(`HTTP ${answer.status}`)
         this.sink.status({ state: 'live' })
-        await readText(answer.body, (lines) => {
+        await readLines(answer.body, (lines) => {
           this.sink.alive?.()
           const frames = lines
             .filter((line) => line.startsWith('data: '))
@@ -94,7 +94,7 @@ export class LiveFeed {
 /** Reads a whole recording, given as a stream of lines. */
 export async function readRecording(body: ReadableStream<Uint8Array>, sink: Sink): Promise<void> {
   let any = false
-  await readText(body, (lines) => {
+  await readLines(body, (lines) => {
     const frames = lines
       .filter((line) => line.length > 0)
       .map(frameOf)
@@ -115,7 +115,8 @@ export function streamOf(file: File): ReadableStream<Uint8Array> {
     : stream
 }
 
-async function readText(
+/** Calls `take` with the lines of a stream, as they come. */
+export async function readLines(
   body: ReadableStream<Uint8Array>,
   take: (lines: string[]) => void,
 ): Promise<void> {
