@@ -5,7 +5,6 @@ All of it is known before anything runs, so that several engines can be given th
 
 import random
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +12,15 @@ from looseleaf.core.errors import LooseleafError
 from looseleaf.studio.frames import Delta, Snapshot
 from looseleaf.studio.picture import Picture
 from looseleaf.studio.recording import frames_of
+from looseleaf.studio.showcase import STEP_SECONDS, TOKEN_SECONDS
 
 MAX_ARRIVALS = 3000
 
 VOCAB_SIZE = 1 << 60
+
+DEFAULT_STEP_SECONDS = (STEP_SECONDS, TOKEN_SECONDS)
+"""Of chats that are made up, and where too few steps are recorded to say it."""
+
 _STEPS_OF_NOTE = 4
 
 
@@ -74,7 +78,7 @@ class Chats(NamedTuple):
     """How long an answer is expected to take, and how long it is read."""
 
 
-def made_up(chats: Chats, seconds: float, seed: int, step_seconds: tuple[float, float]) -> Arrivals:
+def made_up(chats: Chats, seconds: float, seed: int) -> Arrivals:
     """Follows from `seed` alone."""
     rng = random.Random(seed)
     fresh = _Seeds()
@@ -92,7 +96,7 @@ def made_up(chats: Chats, seconds: float, seed: int, step_seconds: tuple[float, 
         chats.num_blocks,
         chats.block_size,
         min(chats.longest, chats.num_blocks * chats.block_size),
-        step_seconds,
+        DEFAULT_STEP_SECONDS,
     )
 
 
@@ -129,28 +133,30 @@ class _Seeds:
 
 
 def recorded(path: Path) -> Arrivals:
-    """The requests that came during a recording of the studio's feed.
+    """The requests that came during a recording of the studio's feed, the first of very many.
 
     What they share follows from the hashes of their blocks. Of a request that was not seen to end,
-    the answer is as long as it was at the end. A beam search counts as one answer of its length.
+    the answer is as long as it was at the end; of one that came and ended between two frames, only
+    the lengths are known. A beam search counts as one answer of its length.
     Raises LooseleafError for what is no recording, and where nobody came.
     """
     reader = _Reader()
     picture: Picture | None = None
     for frame in frames_of(path):
         if isinstance(frame, Snapshot):
-            # The engine may have been another one before it.
             picture = Picture(frame)
             reader.begin(picture)
         elif picture is not None:
             picture.apply(frame)
             reader.take(frame, picture)
+            if reader.num_seen >= MAX_ARRIVALS:
+                break
     assert picture is not None
     requests = reader.arrivals()
     if not requests:
         raise LooseleafError(f"{path} has no request that came while it was recorded")
     return Arrivals(
-        tuple(islice(requests, MAX_ARRIVALS)),
+        tuple(requests),
         picture.num_blocks,
         picture.block_size,
         min(max(reader.longest, picture.block_size), picture.num_blocks * picture.block_size),
@@ -172,14 +178,21 @@ class _Reader:
     def __init__(self) -> None:
         self.longest = 0
         self._seen: dict[int, _Seen] = {}
+        self._before: list[_Seen] = []
+        """Those of before the last snapshot, after which numbers are others."""
         self._old: set[int] = set()
-        """Those that were there before the recording began."""
+        """Those that were there at the last snapshot, and came before it."""
         self._size = 1
         self._start = 0.0
         self._steps: list[tuple[int, float]] = []
 
+    @property
+    def num_seen(self) -> int:
+        return len(self._before) + len(self._seen)
+
     def begin(self, picture: Picture) -> None:
         self._size, self._start = picture.block_size, picture.time
+        self._before += self._seen.values()
         self._seen, self._old = {}, set(picture.requests)
 
     def take(self, delta: Delta, picture: Picture) -> None:
@@ -218,16 +231,18 @@ class _Reader:
 
     def arrivals(self) -> list[Arrival]:
         groups: dict[str, list[_Seen]] = {}
-        for seen in self._seen.values():
-            if seen.prompt:
-                groups.setdefault(seen.name.rpartition("/")[0] or seen.name, []).append(seen)
+        for seen in (*self._before, *self._seen.values()):
+            groups.setdefault(seen.name.rpartition("/")[0] or seen.name, []).append(seen)
         first = min((group[0].arrival for group in groups.values()), default=0.0)
         fresh, known = _Seeds(), dict[str, int]()
         found = []
         for group in groups.values():
             beams = "/beam-" in group[0].name
             one = max(group, key=lambda seen: (len(seen.hashes), seen.tokens))
-            prompt = min(seen.prompt for seen in group)
+            # Samples that ended at once are told without what they had.
+            prompt = max(seen.prompt for seen in group)
+            if prompt == 0:
+                continue
             output = max(1, max(seen.tokens for seen in group) - prompt)
             text: list[Chunk] = []
             for name in one.hashes:
@@ -247,7 +262,7 @@ class _Reader:
         """The line through the lengths of the steps, by their tokens (least squares)."""
         steps = self._steps
         if len(steps) < _STEPS_OF_NOTE:
-            return (0.04, 0.0006)
+            return DEFAULT_STEP_SECONDS
         count = len(steps)
         mean_tokens = sum(tokens for tokens, _ in steps) / count
         mean_seconds = sum(seconds for _, seconds in steps) / count

@@ -41,13 +41,15 @@ from looseleaf.studio.arrivals import (
 )
 from looseleaf.studio.feed import Feed
 from looseleaf.studio.frames import encode
-from looseleaf.studio.showcase import STEP_SECONDS, TOKEN_SECONDS
 
 INTERVAL = 0.2
 """Virtual seconds between two deltas, after which both have come equally far."""
 
 MAX_WORK_SECONDS = 60.0
 """Of a processor's time: then a comparison ends, however far it has come."""
+
+NICENESS = 15
+"""About a thirtieth of what others have of a processor that all want."""
 
 MAX_SECONDS = 600.0
 MAX_BLOCKS = 8192
@@ -87,7 +89,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.recording is not None:
             return recorded(Path(self.recording))
         chats = Chats(rate=self.rate, num_blocks=self.num_blocks)
-        return made_up(chats, self.seconds, self.seed, (STEP_SECONDS, TOKEN_SECONDS))
+        return made_up(chats, self.seconds, self.seed)
 
 
 class Side:
@@ -228,7 +230,7 @@ def _line(**fields: Any) -> bytes:
 def main(arguments: list[str]) -> None:
     # Whoever serves is to have the processor first.
     with suppress(AttributeError, OSError):
-        os.nice(19)
+        os.nice(NICENESS)
     setup = msgspec.convert(json.loads(arguments[0]), Setup)
     try:
         for line in compare(setup):
