@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -244,10 +244,11 @@ def test_a_shutdown_ends_a_comparison(start_server: Any) -> None:
         next(lines)
         start = time.monotonic()
         server.server.should_exit = True
-        for _ in lines:
-            pass
+        with suppress(httpx.RemoteProtocolError):  # it is cut off
+            for _ in lines:
+                pass
         server.thread.join(20)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 8
     server.dead = True
 
 

@@ -92,8 +92,8 @@ class Comparison:
 
     async def __anext__(self) -> bytes:
         if self._process is None and not self._ended:
-            # Waited for even where the viewer goes, lest nobody ends it.
-            self._process = await asyncio.shield(self._begin())
+            # It begins even where the viewer goes meanwhile, lest nobody ends it.
+            await asyncio.shield(self._begin())
         if self._ended or self._process is None:
             raise StopAsyncIteration
         assert self._process.stdout is not None
@@ -102,12 +102,11 @@ class Comparison:
             raise StopAsyncIteration
         return piece
 
-    async def _begin(self) -> subprocess.Popen[bytes]:
-        process = await asyncio.to_thread(_run, self._setup)
+    async def _begin(self) -> None:
+        self._process = await asyncio.to_thread(_run, self._setup)
         if self._ended:
-            process.kill()
-            await asyncio.to_thread(_end, process)
-        return process
+            self._process.kill()
+            await asyncio.to_thread(_end, self._process)
 
     def kill(self) -> None:
         self._ended = True
@@ -134,5 +133,5 @@ def _run(setup: Setup) -> subprocess.Popen[bytes]:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     assert process.stdout is not None
-    process.stdout.close()
     process.wait()
+    process.stdout.close()
