@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import os
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,7 @@ def ask(server: Any, *headers: str) -> socket.socket:
 def test_the_page_is_open_and_the_feed_is_behind_the_key(start_server: Any) -> None:
     server = start_server(keys=key_ring(["secret"]))
     client = server.http()
-    for path in ("/studio/feed", "/studio/about"):
+    for path in ("/studio/feed", "/studio/about", "/studio/compare"):
         assert client.get(path).status_code == 401
     assert client.post("/studio/").status_code == 401
     page = client.get("/studio", follow_redirects=True)
@@ -188,11 +189,67 @@ def test_the_page_is_open_and_the_feed_is_behind_the_key(start_server: Any) -> N
         "source": "live",
         "chats": True,
         "model": "tiny",
+        "compare": ["made-up"],
     }
     with ask(server, "authorization: Bearer secret") as connection:
         assert connection.recv(12) == b"HTTP/1.1 200"
     for name in ("nothing.js", "..%2ffeed.py", "%2e%2e%2ffeed.py"):
         assert client.get(f"/studio/files/{name}").status_code == 404
+
+
+def test_two_allocators_are_compared_in_a_process_of_their_own(start_server: Any) -> None:
+    server = start_server()
+    client = server.http()
+
+    def processes() -> int:
+        children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+        return sum(len(child.read_text().split()) for child in children)
+
+    before = processes()
+    answer = client.get("/studio/compare", params={"seconds": 2, "rate": 5, "num_blocks": 128})
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert [line["kind"] for line in lines[:3]] == ["setup", "snapshot", "snapshot"]
+    assert [line["side"] for line in lines[1:3]] == ["a", "b"]
+    assert lines[-1]["kind"] == "end"
+    long = {"seconds": 600, "rate": 5}
+    with (
+        client.stream("GET", "/studio/compare", params=long) as one,
+        client.stream("GET", "/studio/compare", params=long) as other,
+    ):
+        readers = [one.iter_lines(), other.iter_lines()]
+        assert all("setup" in next(lines) for lines in readers)
+        assert processes() == before + 2
+        third = client.get("/studio/compare")
+        assert third.status_code == 503
+        assert server.context.lifecycle.num_answers == 0
+    server.eventually(lambda: processes() == before, "who looks away ends it")
+    for params, message in (
+        ({"allocator": "best"}, "one of paged, contiguous-max"),
+        ({"blocks": 4}, "a comparison takes against"),
+        ({"rate": "fast"}, "a comparison takes against"),
+        ({"arrivals": "recording"}, "one of made-up"),
+        ({"recording": "/etc/passwd"}, "when the studio is started"),
+    ):
+        refused = client.get("/studio/compare", params=params)
+        assert refused.status_code == 400
+        assert message in refused.json()["error"]["message"]
+
+
+def test_a_shutdown_ends_a_comparison(start_server: Any) -> None:
+    server = start_server()
+    url = f"{server.url}/studio/compare?seconds=600&rate=5"
+    with httpx.Client(timeout=20) as client, client.stream("GET", url) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        start = time.monotonic()
+        server.server.should_exit = True
+        with suppress(httpx.RemoteProtocolError):  # it is cut off
+            for _ in lines:
+                pass
+        server.thread.join(20)
+        assert time.monotonic() - start < 8
+    server.dead = True
 
 
 def test_without_what_node_builds_the_page_says_so(tmp_path: Path) -> None:
@@ -219,7 +276,7 @@ def test_without_what_node_builds_the_page_says_so(tmp_path: Path) -> None:
 
 def test_it_can_be_switched_off(start_server: Any) -> None:
     server = start_server(studio=StudioSettings(enabled=False))
-    for path in ("/studio", "/studio/", "/studio/feed", "/studio/about"):
+    for path in ("/studio", "/studio/", "/studio/feed", "/studio/about", "/studio/compare"):
         assert server.http().get(path).status_code == 404
 
 

@@ -1,22 +1,38 @@
 """Whoever applies the deltas must see what the core itself says, at every step."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from bookkeeping import Bench, make_request
 
+from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.events import EventLog
+from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import Request
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.event_readers import add_reader, remove_reader
+from looseleaf.engine.kv_events import BlockLog, KVEventSource
 from looseleaf.engine.pins import Pins
 from looseleaf.engine.snapshot import Snapshot, snapshot
 from looseleaf.sampling.params import SamplingParams
 from looseleaf.studio.feed import Feed
-from looseleaf.studio.frames import HASH_DIGITS, Delta, Frame, decode, encode
+from looseleaf.studio.frames import (
+    HASH_DIGITS,
+    IN_MEMORY,
+    NOT_KEPT,
+    ON_DISK,
+    Delta,
+    Frame,
+    decode,
+    encode,
+)
 from looseleaf.studio.picture import Picture
 from looseleaf.studio.steps import MAX_STEPS
+from looseleaf.tiers.disk import DiskStore
 
 
 def make_engine(**settings: object) -> Engine:
@@ -319,11 +335,73 @@ def test_text_is_told_only_where_it_may_be(told: bool) -> None:
         )
 
 
-def test_events_have_one_reader() -> None:
-    engine = make_engine()
-    first, second = Feed(engine), Feed(engine)
-    first.attach()
-    with pytest.raises(LooseleafError, match="read by somebody"):
-        second.attach()
-    first.detach()
-    second.attach()
+def test_events_have_several_readers() -> None:
+    engine = make_engine(
+        num_blocks=14, block_size=2, max_model_len=20, max_num_seqs=5, num_pinnable=2
+    )
+    allocator = engine.scheduler.allocator
+    assert isinstance(allocator, BlockTables)
+    log = BlockLog()
+    add_reader(allocator, log)
+    router = KVEventSource(allocator.pool, 2, log)
+    stored: set[bytes] = set()
+    schedule = Schedule(3, engine, "paged")
+    feeds: list[tuple[Feed, Picture]] = []
+    for i in range(120):
+        if i in (0, 40):
+            feed = Feed(engine)
+            feed.attach()
+            start = feed.collect(snapshot=True).snapshot
+            assert start is not None
+            feeds.append((feed, Picture(start)))
+        if i == 80:
+            feeds.pop(0)[0].detach()
+        schedule.act()
+        for feed, picture in feeds:
+            delta = feed.collect().delta
+            if delta is not None:
+                picture.apply(delta)
+            compare(picture, snapshot(engine.scheduler))
+        change = router.news()
+        if change is not None:
+            stored = stored.difference(change.removed) if change.removed is not None else set()
+            stored.update(key.hash for key in change.stored)
+        found = {b.hash for b in snapshot(engine.scheduler).blocks if b.num_tokens == 2}
+        assert stored == found - {None}
+    feeds[0][0].detach()
+    assert allocator.events is log
+    remove_reader(allocator, log)
+    assert allocator.events is None
+    assert allocator.pool.events is None
+
+
+def test_a_block_tells_where_else_its_content_is(tmp_path: Path) -> None:
+    engine = make_engine(
+        num_blocks=14, block_size=2, max_model_len=20, max_num_seqs=5, tier_blocks=4
+    )
+    tiers, allocator = engine.tiers, engine.scheduler.allocator
+    assert tiers is not None
+    assert isinstance(allocator, BlockTables)
+    tiers.disk = DiskStore(tmp_path, 1 << 27, "test")
+    schedule = Schedule(5, engine, "paged")
+    feed = Feed(engine)
+    feed.attach()
+    start = feed.collect(snapshot=True).snapshot
+    assert start is not None
+    picture = Picture(start)
+    seen: Counter[int] = Counter()
+    for _ in range(150):
+        schedule.act()
+        delta = feed.collect().delta  # a second passes each time, after which all are looked at
+        if delta is not None:
+            picture.apply(over_the_wire(delta))
+        for block in picture.blocks.values():
+            key = allocator.key_of(BlockId(block.block_id))
+            if key is None or len(key.token_ids) < 2 or not tiers.has(key):
+                assert block.kept == NOT_KEPT
+            else:
+                in_memory = tiers.host is not None and tiers.host.has(key)
+                assert block.kept == (IN_MEMORY if in_memory else ON_DISK)
+            seen[block.kept] += 1
+    assert len(seen) == 3
+    tiers.disk.close(5.0)

@@ -1,3 +1,4 @@
+import { LiveClock } from './feed/clock'
 import { LiveFeed, readRecording, streamOf, type Sink, type Status } from './feed/source'
 import { Timeline } from './feed/timeline'
 import type { Frame } from './feed/frames'
@@ -6,8 +7,10 @@ import { readEmbedded, selfContained, type Embedded } from './embedded'
 import { Address, formatLink, parseLink, type Link } from './link'
 import { preferredLanguage, words, type Language, type Word } from './i18n'
 
-export type View = 'shelf' | 'readers' | 'dials' | 'try' | 'lessons'
-export const VIEWS: readonly View[] = ['shelf', 'readers', 'dials', 'try', 'lessons']
+export type View = 'shelf' | 'readers' | 'sharing' | 'dials' | 'try' | 'compare' | 'lessons'
+export const VIEWS: readonly View[] = [
+  ...(['shelf', 'readers', 'sharing', 'dials', 'try', 'compare', 'lessons'] as const),
+]
 
 export type Theme = 'auto' | 'light' | 'dark'
 
@@ -19,12 +22,14 @@ const SOON = 5000
 interface About {
   source: 'live' | 'recording' | 'exported'
   chats: boolean
+  /** What arrivals two allocators can be compared on here; none where nobody would compute it. */
+  compare?: readonly ('made-up' | 'recording')[]
   model: string
 }
 
 /** What the page is about, and what of it is chosen. */
 export class Studio {
-  timeline = $state.raw(new Timeline())
+  timeline = $state.raw(new Timeline(new LiveClock(() => performance.now() / 1000)))
   /** Goes up with each moment that is shown. */
   version = $state(0)
   status = $state<Status>({ state: 'connecting' })
@@ -39,11 +44,13 @@ export class Studio {
   systemDark = $state(false)
   reader = $state<number | null>(null)
   block = $state<number | null>(null)
+  /** Blocks that something outside the shelf points at. */
+  marked = $state.raw<readonly number[]>([])
   query = $state('')
   /** What an exported page carries. */
   embedded = $state.raw<Embedded | null>(null)
-  /** Readers that come from now on are chosen, if somebody waits for theirs. */
-  awaiting: ((n: number) => void) | null = null
+  /** A request all of whose samples or beams are chosen: what their names begin with. */
+  group = $state<string | null>(null)
 
   private feed: LiveFeed | null = null
   private readonly address = new Address(() => this.link())
@@ -55,7 +62,9 @@ export class Studio {
     frames: (frames) => this.take(frames),
     status: (status) => {
       this.status = status
+      if (status.state !== 'live') this.timeline.clock?.stop()
     },
+    alive: () => this.timeline.clock?.alive(),
   }
 
   constructor() {
@@ -200,6 +209,22 @@ export class Studio {
     this.block = block
   }
 
+  isOfGroup(id: string): boolean {
+    return this.group !== null && id.startsWith(`${this.group}/`)
+  }
+
+  /** Of a reader of the chosen request. */
+  colorOf(id: string): string | undefined {
+    if (!this.isOfGroup(id)) return undefined
+    return this.colorOfIndex(Number(/\d+$/.exec(id)?.[0] ?? 0))
+  }
+
+  /** Of a sample, by its index; they come round. */
+  colorOfIndex(index: number): string {
+    const { lines } = this.palette
+    return lines[index % lines.length]!
+  }
+
   setLanguage(language: Language): void {
     this.language = language
     kept(() => localStorage.setItem('looseleaf-language', language))
@@ -268,15 +293,6 @@ export class Studio {
       return
     }
     if (this.wanted !== null && !this.timeline.whole) this.arrive(this.wanted)
-    if (this.awaiting) {
-      for (const frame of frames) {
-        const added = frame.kind === 'delta' && frame.requests?.find((news) => news.id)
-        if (added) {
-          this.awaiting(added.n)
-          break
-        }
-      }
-    }
   }
 
   /** A link, or no more than the name of a view: then all else stays as it is. */

@@ -26,7 +26,8 @@ _GENERATES = frozenset(
 _PAGE = frozenset({"/studio", "/studio/"})
 """The studio's: the same everywhere, and without a key it shows nothing. A browser that opens it
 has no way to send one."""
-ABOUT_ITSELF = _ABOUT_LIFE | _PAGE | {"/metrics", "/studio/about", "/studio/feed"}
+_STUDIO = frozenset({"/studio/about", "/studio/feed", "/studio/compare"})
+ABOUT_ITSELF = _ABOUT_LIFE | _PAGE | _STUDIO | {"/metrics"}
 
 
 class RequestIdMiddleware:

@@ -27,6 +27,9 @@ DONE = b"data: [DONE]\n\n"
 
 SSE = "text/event-stream; charset=utf-8"
 
+REQUESTS_HEADER = b"x-looseleaf-requests"
+MAX_NAMES = 8
+
 _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -135,6 +138,10 @@ class EventStream(Response):
         self.status_code = 200
         self.background = None
         self.raw_headers = [(b"content-type", content_type.encode()), *_HEADERS]
+        if generation is not None:
+            # What the studio's feed and the logs call them.
+            names = ",".join(group.request_id for group in generation.groups[:MAX_NAMES])
+            self.raw_headers.append((REQUESTS_HEADER, names.encode()))
         self._generation = generation
         self._frames = frames
 

@@ -6,9 +6,10 @@ feed, which it reads with `fetch`: an EventSource could not send the key.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
+from typing import Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from looseleaf.core.errors import LooseleafError
+from looseleaf.server.compare import Comparisons
 from looseleaf.server.errors import ApiError, ClientGoneError
 from looseleaf.server.stream import SSE, json_response, until_disconnect
 from looseleaf.server.studio_lessons import lesson_routes
@@ -30,6 +32,7 @@ STATIC = Path(__file__).resolve().parents[1] / "studio" / "static"
 
 PATH = "/studio"
 FEED = f"{PATH}/feed"
+LINES = "application/x-ndjson"
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -71,10 +74,12 @@ class Studio:
     ) -> None:
         self._hub, self._recording = hub, recording
         self._record, self._record_limit = record, record_limit
+        self._comparisons = Comparisons(recording)
         self._about = {
             "source": "recording" if hub is None else "live",
             "chats": chats,
             "model": model,
+            "compare": self._comparisons.arrivals,
         }
         self._static = static
         self._recorder: asyncio.Task[None] | None = None
@@ -86,6 +91,7 @@ class Studio:
             Route("/files/{name}", self._file),
             *lesson_routes(),
             Route("/template", self._template),
+            Route("/compare", self._compare),
         ]
         if self._hub is not None:
             routes.append(Route("/feed", self._feed))
@@ -101,6 +107,7 @@ class Studio:
 
     async def stop(self) -> None:
         """After the engine has ended, or while it runs."""
+        self._comparisons.close()
         if self._hub is not None:
             await self._hub.close()
         if self._recorder is not None:
@@ -140,9 +147,15 @@ class Studio:
         except TooManyViewersError as error:
             return ApiError(503, str(error)).response()
 
+    async def _compare(self, request: Request) -> Response:
+        try:
+            return _Stream(self._comparisons.start(request), LINES)
+        except ApiError as error:
+            return error.response()
+
     async def _play(self, request: Request) -> Response:
         assert self._recording is not None
-        return _Stream(_in_thread(lines_of(self._recording)), "application/x-ndjson")
+        return _Stream(_in_thread(lines_of(self._recording)), LINES)
 
 
 async def _record(hub: Hub, path: Path, limit: int) -> None:
@@ -182,10 +195,17 @@ async def _in_thread(lines: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
         yield line
 
 
+class Pieces(Protocol):
+    """What an asynchronous generator is too."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def aclose(self) -> None: ...
+
+
 class _Stream(Response):
     """Sends pieces until there are no more or the client has gone."""
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], content_type: str) -> None:
+    def __init__(self, pieces: Pieces, content_type: str) -> None:
         self.status_code = 200
         self.background = None
         self.raw_headers = [

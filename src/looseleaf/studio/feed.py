@@ -13,11 +13,12 @@ from msgspec import UNSET, structs
 
 from looseleaf.core import events as ev
 from looseleaf.core.block_tables import BlockTables
-from looseleaf.core.errors import LooseleafError
 from looseleaf.core.free_queue import BlockId
+from looseleaf.core.hashing import BlockKey
 from looseleaf.core.request import Request, RequestId, Status
 from looseleaf.engine.contiguous import ContiguousTables
 from looseleaf.engine.engine import Engine
+from looseleaf.engine.event_readers import add_reader, readers, remove_reader
 from looseleaf.engine.misses import PrefixMisses
 from looseleaf.studio import frames
 from looseleaf.studio.frames import Copy, Delta, Move, Snapshot, Table
@@ -132,7 +133,9 @@ class Feed:
         self._allocator = engine.scheduler.allocator
         self._model, self._block_bytes, self._capacity = model, block_bytes, capacity
         self._paged = isinstance(self._allocator, BlockTables)
-        self._rows = BlockRows(self._allocator, decode)
+        self._rows = BlockRows(
+            self._allocator, decode, None if engine.tiers is None else self._kept
+        )
         self._misses = misses
         self._log = ev.EventLog(0)
         self._steps = StepLog(engine)
@@ -146,17 +149,15 @@ class Feed:
         self._tier_time = float("-inf")
 
     def attach(self) -> None:
-        """Raises LooseleafError where somebody else reads the engine's events. O(blocks)."""
-        if self._allocator.events is not None:
-            raise LooseleafError("the engine's events are read by somebody already")
+        """O(blocks). Others may read the engine's events at the same time."""
         self._log = ev.EventLog(self._capacity)
-        self._log_to(self._log)
+        add_reader(self._allocator, self._log)
         self._engine.observers.append(self._steps.observe)
         self._start_over()
 
     def detach(self) -> None:
-        if self._allocator.events is self._log:
-            self._log_to(None)
+        if self._log in readers(self._allocator):
+            remove_reader(self._allocator, self._log)
             self._engine.observers.remove(self._steps.observe)
 
     def collect(self, *, snapshot: bool = False) -> News:
@@ -176,11 +177,6 @@ class Feed:
         delta = self._delta(events, window, now)
         news = News(delta, self._snapshot() if snapshot else None)
         return Gathered(news, window.times.done, window.numbers)
-
-    def _log_to(self, log: ev.EventLog | None) -> None:
-        self._allocator.events = log
-        if isinstance(self._allocator, BlockTables):
-            self._allocator.pool.events = log
 
     def _start_over(self) -> None:
         """Know what there is now, whatever was known before."""
@@ -230,6 +226,7 @@ class Feed:
         counters, tiers = self._count(), self._tiers
         if now - self._tier_time >= TIER_SECONDS:
             self._tier_time, tiers = now, self._look_at_tiers()
+            window.blocks.update(self._rows.next_to_look_at())
         delta = Delta(
             seq=self._seq + 1,
             time=now,
@@ -372,6 +369,13 @@ class Feed:
             held = bool(known.table)
             values["region_blocks"] = allocator.region_blocks(request.request_id) if held else 0
         return values
+
+    def _kept(self, key: BlockKey) -> int:
+        tiers = self._engine.tiers
+        if tiers is None or not tiers.has(key):
+            return frames.NOT_KEPT
+        in_memory = tiers.host is not None and tiers.host.has(key)
+        return frames.IN_MEMORY if in_memory else frames.ON_DISK
 
     def _count(self) -> frames.Counters:
         counters = self._engine.scheduler.counters

@@ -24,11 +24,14 @@ FORMAT = 1
 
 HASH_DIGITS = 16
 
+NOT_KEPT, IN_MEMORY, ON_DISK = range(3)
+"""Where the content of a block of the pool is kept besides: the first place that it is in."""
+
 
 class Block(Struct, array_like=True, frozen=True, gc=False):
     """A physical block. `hash` begins the hex form of what it is found under, with `num_tokens`
     tokens, whose `text` is told only where that is allowed. A block that is held `num_pins` times
-    for pinned prefixes counts those in `ref_count`."""
+    for pinned prefixes counts those in `ref_count`. `kept` says where else what it holds is."""
 
     block_id: int
     ref_count: int = 0
@@ -36,6 +39,7 @@ class Block(Struct, array_like=True, frozen=True, gc=False):
     num_tokens: int = 0
     hash: str | None = None
     text: str | None = None
+    kept: int = NOT_KEPT
 
     @property
     def free(self) -> bool:

@@ -13,6 +13,9 @@ export interface Palette {
   heldEmpty: readonly [string, string, string, string, string]
   onHeld: readonly [string, string, string, string, string]
   pinned: string
+  /** The mark of what is kept outside the pool as well, and the line around it. */
+  kept: string
+  keptEdge: string
   flash: Record<FlashKind, string>
   selected: string
   found: string
@@ -34,6 +37,8 @@ export const light: Palette = {
   heldEmpty: ['#dbeffb', '#cfe4f3', '#c5daea', '#bccedd', '#b4c2cf'],
   onHeld: ['#06263c', '#ffffff', '#ffffff', '#ffffff', '#ffffff'],
   pinned: '#b3478f',
+  kept: '#1c1f26',
+  keptEdge: '#ffffff',
   flash: { written: '#00a67d', copied: '#d55e00', evicted: '#1c1f26' },
   selected: '#d55e00',
   found: '#b3478f',
@@ -61,6 +66,8 @@ export const dark: Palette = {
   heldEmpty: ['#12283a', '#17344a', '#1f4058', '#274c66', '#305874'],
   onHeld: ['#ffffff', '#04141f', '#04141f', '#04141f', '#04141f'],
   pinned: '#e58cc6',
+  kept: '#ffffff',
+  keptEdge: '#0f1116',
   flash: { written: '#2fd6a8', copied: '#ff8a3c', evicted: '#ffffff' },
   selected: '#ff8a3c',
   found: '#e58cc6',

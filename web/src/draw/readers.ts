@@ -18,6 +18,8 @@ export interface LaneView {
   /** For the names on the left. */
   labels: number
   selected: number | null
+  /** Of lanes that belong together. */
+  colorOf: (id: string) => string | undefined
   scale: number
 }
 
@@ -45,14 +47,15 @@ export function paintReaders(
   for (let row = first; row < last; row++) {
     const lane = view.lanes[row]!
     const y = row * LANE_HEIGHT - top + (LANE_HEIGHT - BAR) / 2
-    if (lane.n === view.selected) {
-      context.fillStyle = palette.selected
+    const own = view.colorOf(lane.id)
+    if (lane.n === view.selected || own) {
+      context.fillStyle = own ?? palette.selected
       context.globalAlpha = 0.16
       context.fillRect(0, y - 3, width, LANE_HEIGHT)
       context.globalAlpha = 1
     }
     paintLane(context, lane, y, view, palette, x)
-    context.fillStyle = lane.n === view.selected ? palette.selected : palette.faint
+    context.fillStyle = own ?? (lane.n === view.selected ? palette.selected : palette.faint)
     context.font = `${lane.n === view.selected ? 600 : 400} 11px system-ui, sans-serif`
     context.fillText(shorten(lane.id, labels), 4, y + BAR / 2 + 0.5)
   }

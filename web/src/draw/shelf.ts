@@ -51,6 +51,8 @@ export class ShelfPainter {
 
   /** What is drawn above the blocks. */
   selected: readonly number[] = []
+  /** Tables that are shown together, each in its colour. */
+  members: readonly { color: string; blocks: readonly number[] }[] = []
   found: ReadonlySet<number> = new Set()
   focus: number | null = null
 
@@ -143,11 +145,13 @@ export class ShelfPainter {
       const look =
         (Math.min(refs, 4095) << 16) |
         (Math.min(tokens, 4095) << 4) |
+        (picture.kept[block]! << 2) |
         (Number(cached) << 1) |
         Number(picture.pins[block]! > 0)
       if (look === this.drawn[block]) continue
       this.drawn[block] = look
       this.cell(block, refs, cached, tokens / picture.blockSize, picture.pins[block]! > 0)
+      if (picture.kept[block]) this.keptMark(block, picture.kept[block]!)
       count++
     }
     for (const [block, glow] of this.glows) {
@@ -210,6 +214,27 @@ export class ShelfPainter {
     }
   }
 
+  /** A dot for memory, a bar for the disk: their shapes tell them apart. */
+  private keptMark(block: number, kept: number): void {
+    const { columns, pitch, cell } = this.grid
+    if (cell < 5) return
+    const x = (block % columns) * pitch
+    const y = Math.floor(block / columns) * pitch
+    const { context, palette } = this
+    const size = Math.max(2, Math.round(cell * 0.28))
+    context.fillStyle = palette.keptEdge
+    if (kept === 1) {
+      context.fillRect(x + cell - size - 1, y + cell - size - 1, size + 1, size + 1)
+      context.fillStyle = palette.kept
+      context.fillRect(x + cell - size, y + cell - size, size, size)
+    } else {
+      const height = Math.max(1, Math.round(cell * 0.16))
+      context.fillRect(x, y + cell - height - 1, cell, height + 1)
+      context.fillStyle = palette.kept
+      context.fillRect(x, y + cell - height, cell, height)
+    }
+  }
+
   private glow(block: number, { kind, until }: Glow, now: number): void {
     const { columns, pitch, cell } = this.grid
     const strength = Math.max(0, Math.min(1, (until - now) / FLASH_MS[kind]))
@@ -240,18 +265,10 @@ export class ShelfPainter {
     above.setTransform(this.scale, 0, 0, this.scale, 0, 0)
     above.lineJoin = 'round'
     for (const block of this.found) this.frame(block, palette.found, 2)
+    for (const { color, blocks } of this.members) this.way(blocks, color)
+    for (const [block, color] of this.memberFrames()) this.frame(block, color, 2)
     if (this.selected.length) {
-      above.strokeStyle = palette.selected
-      above.globalAlpha = 0.4
-      above.lineWidth = 1.5
-      above.beginPath()
-      this.selected.forEach((block, i) => {
-        const [x, y] = this.middle(block)
-        if (i) above.lineTo(x, y)
-        else above.moveTo(x, y)
-      })
-      above.stroke()
-      above.globalAlpha = 1
+      this.way(this.selected, palette.selected)
       for (const block of this.selected) this.frame(block, palette.selected, 2)
     }
     for (const arrow of this.arrows) {
@@ -271,6 +288,31 @@ export class ShelfPainter {
     }
     above.globalAlpha = 1
     if (this.focus !== null) this.frame(this.focus, palette.text, 2)
+  }
+
+  /** What belongs to one has its colour, and what several share that of text. */
+  private memberFrames(): Map<number, string> {
+    const colors = new Map<number, string>()
+    for (const { color, blocks } of this.members) {
+      for (const block of blocks) colors.set(block, colors.has(block) ? this.palette.text : color)
+    }
+    return colors
+  }
+
+  /** From block to block, in logical order. */
+  private way(blocks: readonly number[], color: string): void {
+    const { above } = this
+    above.strokeStyle = color
+    above.globalAlpha = 0.4
+    above.lineWidth = 1.5
+    above.beginPath()
+    blocks.forEach((block, i) => {
+      const [x, y] = this.middle(block)
+      if (i) above.lineTo(x, y)
+      else above.moveTo(x, y)
+    })
+    above.stroke()
+    above.globalAlpha = 1
   }
 
   private frame(block: number, color: string, width: number): void {

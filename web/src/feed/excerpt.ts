@@ -15,6 +15,7 @@ export function snapshotOf(picture: Picture): Snapshot {
       picture.found[id]!,
       hash,
       picture.texts[id] ?? null,
+      picture.kept[id]!,
     ])
   }
   const requests: RequestNews[] = []

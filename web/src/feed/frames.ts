@@ -7,6 +7,8 @@ export type BlockRow = [
   tokens?: number,
   hash?: string | null,
   text?: string | null,
+  /** Where else its content is: 0 nowhere, 1 in memory, 2 on disk. */
+  kept?: number,
 ]
 
 export interface RequestNews {

@@ -37,6 +37,8 @@ export class Picture {
   pins = new Uint8Array(0)
   /** Under how many tokens a block can be found. */
   found = new Uint16Array(0)
+  /** Where else its content is: 0 nowhere, 1 in memory, 2 on disk. */
+  kept = new Uint8Array(0)
   hashes: (string | undefined)[] = []
   texts: (string | undefined)[] = []
   /** Since when a block is as it is. */
@@ -60,6 +62,7 @@ export class Picture {
     this.refs = new Uint16Array(frame.num_blocks)
     this.pins = new Uint8Array(frame.num_blocks)
     this.found = new Uint16Array(frame.num_blocks)
+    this.kept = new Uint8Array(frame.num_blocks)
     this.hashes = new Array(frame.num_blocks)
     this.texts = new Array(frame.num_blocks)
     this.since = new Float64Array(frame.num_blocks).fill(frame.time)
@@ -93,6 +96,7 @@ export class Picture {
     other.refs = this.refs.slice()
     other.pins = this.pins.slice()
     other.found = this.found.slice()
+    other.kept = this.kept.slice()
     other.since = this.since.slice()
     other.hashes = this.hashes.slice()
     other.texts = this.texts.slice()
@@ -115,10 +119,11 @@ export class Picture {
   }
 
   private setBlocks(frame: Snapshot | Delta): void {
-    for (const [id, refs = 0, pins = 0, found = 0, hash, text] of frame.blocks ?? []) {
+    for (const [id, refs = 0, pins = 0, found = 0, hash, text, kept = 0] of frame.blocks ?? []) {
       this.refs[id] = refs
       this.pins[id] = pins
       this.found[id] = found
+      this.kept[id] = kept
       this.hashes[id] = hash ?? undefined
       this.texts[id] = text ?? undefined
       this.since[id] = frame.time

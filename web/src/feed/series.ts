@@ -27,8 +27,11 @@ export class Series {
     return this.columns.time.length
   }
 
-  add(picture: Picture, usage: Usage, count: Tally): void {
-    const { counters, time } = picture
+  /** Of the picture as it is at `at`. */
+  add(picture: Picture, usage: Usage, count: Tally, at = picture.time): void {
+    const { counters } = picture
+    // A frame may come after it was thought that there is none.
+    const time = Math.max(at, this.columns.time.at(-1) ?? at)
     const now = { time, generated: counters.output_tokens, computed: counters.computed_tokens }
     this.totals.push(now)
     while (this.totals.length > 2 && this.totals[1]!.time < time - SPEED_WINDOW) this.totals.shift()

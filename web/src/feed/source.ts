@@ -11,6 +11,8 @@ export type Status =
 export interface Sink {
   frames(frames: Frame[]): void
   status(status: Status): void
+  /** The feed is there, though it may have nothing to tell. */
+  alive?(): void
 }
 
 /** Cuts a stream of text into lines. */
@@ -71,7 +73,8 @@ export class LiveFeed {
         this.sink.status({ state: 'live' })
         // Whoever connects again knows what was.
         this.url = this.url.split('?')[0]!
-        await readText(answer.body, (lines) => {
+        await readLines(answer.body, (lines) => {
+          this.sink.alive?.()
           const frames = lines
             .filter((line) => line.startsWith('data: '))
             .map((line) => frameOf(line.slice(6)))
@@ -94,7 +97,7 @@ export class LiveFeed {
 /** Reads a whole recording, given as a stream of lines. */
 export async function readRecording(body: ReadableStream<Uint8Array>, sink: Sink): Promise<void> {
   let any = false
-  await readText(body, (lines) => {
+  await readLines(body, (lines) => {
     const frames = lines
       .filter((line) => line.length > 0)
       .map(frameOf)
@@ -115,7 +118,8 @@ export function streamOf(file: File): ReadableStream<Uint8Array> {
     : stream
 }
 
-async function readText(
+/** Calls `take` with the lines of a stream, as they come. */
+export async function readLines(
   body: ReadableStream<Uint8Array>,
   take: (lines: string[]) => void,
 ): Promise<void> {

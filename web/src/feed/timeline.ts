@@ -1,3 +1,4 @@
+import type { LiveClock } from './clock'
 import type { Delta, Frame } from './frames'
 import { newestWithin, snapshotOf } from './excerpt'
 import { Lanes, type EndedRow } from './lanes'
@@ -45,6 +46,11 @@ const BLOCKS_PER_FRAME = 400
 /** Of a live feed; a recording is kept whole. */
 const MAX_FRAMES = 6000
 
+/** Seconds without a frame, after which a live feed's time goes on by itself; and between two points
+ * of the series while it does. */
+const QUIET = 0.15
+const QUIET_POINT = 1
+
 export interface Listener {
   /** The moment is another one; `flashes` and `copies` happened on the way, if it was a step on. */
   moved(flashes: Flash[], copies: CopyMade[], jumped: boolean): void
@@ -76,8 +82,11 @@ export class Timeline {
   private readonly shown = new UsageMeter()
   private readonly ahead = new UsageMeter()
   private listeners = new Set<Listener>()
+  /** How far time has gone on without frames. */
+  private until = 0
 
-  constructor() {
+  /** Without a clock there is no time but that of the frames. */
+  constructor(readonly clock: LiveClock | null = null) {
     const picture = new Picture()
     this.moment = {
       picture,
@@ -96,6 +105,10 @@ export class Timeline {
   }
 
   get end(): number {
+    return Math.max(this.until, this.lastFrame)
+  }
+
+  private get lastFrame(): number {
     return this.frames.at(-1)?.time ?? 0
   }
 
@@ -108,7 +121,7 @@ export class Timeline {
   push(frames: Frame[]): boolean {
     for (const frame of frames) {
       if (frame.kind === 'snapshot') {
-        if (this.started && frame.time < this.end) this.forget()
+        if (this.started && frame.time < this.lastFrame) this.forget()
         this.newest = new Picture(frame)
         this.lanes.begin(frame)
         this.started = true
@@ -126,6 +139,7 @@ export class Timeline {
       }
       this.series.add(this.newest, this.ahead.measure(this.newest), tally(this.newest))
     }
+    if (frames.length) this.clock?.heard(this.lastFrame)
     this.trim()
     if (this.following) this.advance(this.end)
     return true
@@ -168,6 +182,8 @@ export class Timeline {
 
   /** So many seconds of the viewer's time have passed. */
   tick(seconds: number): void {
+    const now = this.clock?.time ?? null
+    if (now !== null && this.started && now - this.end >= QUIET) this.goOn(now)
     if (this.following || !this.playing || !this.started) return
     const time = this.time + seconds * this.speed
     if (time >= this.end) {
@@ -175,6 +191,16 @@ export class Timeline {
       else this.following = true
     }
     this.go(Math.min(time, this.end))
+  }
+
+  /** Nothing has happened until `time`. */
+  private goOn(time: number): void {
+    this.until = time
+    if (time - (this.series.columns.time.at(-1) ?? 0) >= QUIET_POINT) {
+      this.series.add(this.newest, this.ahead.measure(this.newest), tally(this.newest), time)
+    }
+    if (this.following) this.advance(time)
+    else this.tell([], [], false)
   }
 
   private go(time: number): void {
@@ -270,6 +296,8 @@ export class Timeline {
     this.keyframes = []
     this.next = 0
     this.time = 0
+    this.until = 0
+    this.clock?.stop()
     this.lanes.all.length = 0
     for (const column of Object.values(this.series.columns)) column.length = 0
   }
