@@ -27,12 +27,12 @@ def browser() -> Iterator[browsers.Browser]:
     found.close()
 
 
-def until(condition: Callable[[], bool], server: Any, what: str) -> None:
+def until(condition: Callable[[], bool], server: Any, what: str, seconds: float = 20) -> None:
     def holds() -> bool:
         threading.Event().wait(0.05)
         return condition()
 
-    server.eventually(holds, what, seconds=20)
+    server.eventually(holds, what, seconds=seconds)
 
 
 def number(text: str) -> int:
@@ -160,6 +160,7 @@ def test_more_run_paged_than_contiguous(start_server: Any, browser: Any) -> None
         ),
         server,
         "it is computed",
+        seconds=90,  # at the lowest priority, whatever else runs
     )
     browser("fill", ".bar input[type=range]", "15")
 
