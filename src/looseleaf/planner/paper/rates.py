@@ -30,8 +30,8 @@ def basic(trials: Trials) -> Figure:
         ("vLLM, requests/s", *(f"over {system.name}" for system in BASELINES)),
         tuple(rows),
         tolerance=0.0,
-        reason="a roofline has no cost of starting kernels or of Python, which in 2023 was most of "
-        "a step and is the same for small batches and large: so larger ones gain less here",
+        reason="a roofline has no cost of starting kernels or of Python; one that is the same for "
+        "small batches and large would favour the larger (not measured)",
         notes=(
             "the paper's ranges are over the three models on ShareGPT; FasterTransformer, which "
             "serves whole batches, is not replayed",
