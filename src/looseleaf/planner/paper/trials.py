@@ -43,7 +43,7 @@ class Trials:
         """With more work than it can take, of so many samples or beams a request."""
 
         def run() -> Full:
-            num = _REQUESTS[name] // (4 if self.quick else 1) // width
+            num = _REQUESTS[name] // (2 if self.quick else 1) // width
             if kind == "beams":
                 num //= 2  # beams cost far more to replay
             samples = width if kind == "samples" else 1
