@@ -65,8 +65,8 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
         "--concurrency",
         type=at_least(1),
         metavar="N",
-        help="forget them: N clients at a time, and the next request or session comes when one of "
-        "them has all its answers",
+        help="forget its times: N clients at a time, and the next request or session comes when "
+        "one of them has all its answers",
     )
     traffic.add_argument(
         "--seed",
