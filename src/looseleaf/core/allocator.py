@@ -1,7 +1,7 @@
 """The seam between the scheduler and whoever hands out KV memory: paged, or the old way."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from looseleaf.core.events import EventLog
@@ -85,7 +85,7 @@ class KVAllocator(Protocol):
     def match(self, request: Request) -> Match:
         """The longest stored prefix that leaves a token to compute. Holds nothing."""
 
-    def pending_keys(self, request: Request, match: Match) -> list[PendingKey]:
+    def pending_keys(self, request: Request, match: Match) -> Iterable[PendingKey]:
         """The prompt's blocks that `match` leaves to compute, the partial last included; empty if
         nobody could share them."""
 

@@ -9,7 +9,7 @@ Blocks are taken on demand, shared by reference count, and copied only when some
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from looseleaf.core.allocator import NO_MATCH, Match, Reservation, Tier
 from looseleaf.core.block_pool import BlockPool
@@ -102,17 +102,16 @@ class BlockTables:
         source, length = longest
         return Match(num_tokens + length, tuple(found), source.block_id)
 
-    def pending_keys(self, request: Request, match: Match) -> list[PendingKey]:
+    def pending_keys(self, request: Request, match: Match) -> Iterator[PendingKey]:
         if not self.prefix_caching or request.params.prompt_logprobs:
-            return []
+            return
         if match.num_tokens >= request.num_prompt_tokens - 1 and not match.hashes:
-            return []  # only the token that is always computed is missing
-        first, num_full = len(match.block_ids), request.num_prompt_tokens // self.block_size
-        keys = self._keys(request)[first:num_full]
-        pending = [((first + i + 1) * self.block_size, key.hash) for i, key in enumerate(keys)]
+            return  # only the token that is always computed is missing
+        keys = self._keys(request)
+        for index in range(len(match.block_ids), request.num_prompt_tokens // self.block_size):
+            yield (index + 1) * self.block_size, keys[index].hash
         if request.num_prompt_tokens % self.block_size:
-            pending.append((request.num_prompt_tokens, self._prompt_tail_key(request).hash))
-        return pending
+            yield request.num_prompt_tokens, self._prompt_tail_key(request).hash
 
     def reserve(
         self, request: Request, num_tokens: int, match: Match | None = None, spare: int = 0

@@ -6,6 +6,7 @@ wakes when that block is published, or when the leader leaves without it.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from looseleaf.core.request import Request, RequestId
 
@@ -23,20 +24,18 @@ class PrefixLeaders:
     def held(self) -> list[Request]:
         return [request for held in self._held_on.values() for request in held] + self._woken
 
-    def common(self, keys: list[PendingKey]) -> tuple[Request, bytes] | None:
+    def common(self, keys: Iterable[PendingKey]) -> tuple[Request, bytes] | None:
         """The leader of the first of `keys`, and the last hash of the run that it leads; None if
-        nobody is computing what is needed next."""
-        leader = self._leader_of.get(keys[0][1]) if keys else None
-        if leader is None:
-            return None
-        last = keys[0][1]
-        for _, block_hash in keys[1:]:
-            if self._leader_of.get(block_hash) is not leader:
+        nobody is computing what is needed next. Looks no further than it has to."""
+        common = None
+        for _, block_hash in keys:
+            leader = self._leader_of.get(block_hash)
+            if leader is None or (common is not None and leader is not common[0]):
                 break
-            last = block_hash
-        return leader, last
+            common = leader, block_hash
+        return common
 
-    def lead(self, request: Request, keys: list[PendingKey]) -> None:
+    def lead(self, request: Request, keys: Iterable[PendingKey]) -> None:
         """The admitted `request` computes `keys`, as far as nobody else does already."""
         led: deque[PendingKey] = deque()
         for key in keys:

@@ -254,8 +254,7 @@ class Scheduler:
                 continue
             examined += is_long
             match = self.allocator.match(request)
-            pending = self.allocator.pending_keys(request, match)
-            common = self.leaders.common(pending)
+            common = self.leaders.common(self.allocator.pending_keys(request, match))
             if common is not None and not outranks(self.config.policy, request, common[0]):
                 del self.waiting[position]
                 self._hold(request, *common)
