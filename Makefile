@@ -15,7 +15,7 @@ serve: $(STAMP)
 	$(BIN)/looseleaf serve
 
 test: $(STAMP) $(CLIENT) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
