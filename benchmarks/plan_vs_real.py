@@ -268,14 +268,9 @@ def step_errors(steps: Sequence[TimedStep], model: CalibratedModel) -> dict[str,
             found[kind] = {
                 "steps": len(pairs),
                 "median": median(ours / real - 1 for ours, real in pairs),
-                "spread": _quantile([abs(ours / real - 1) for ours, real in pairs], 0.9),
                 "total": sum(p for p, _ in pairs) / sum(s for _, s in pairs) - 1,
             }
     return found
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 class Started(NamedTuple):
@@ -353,9 +348,15 @@ class Bench:
         others = Others()
         shares: list[float] = []
         first = self._num_loads + 1
-        times = {"on_load": lambda: shares.append(others.share()), "first_number": first}
-        vocab_size = stack.tokenizer.vocab_size
-        steps = await time_loads(service, timer, vocab_size, part, seed=number, **times)
+        steps = await time_loads(
+            service,
+            timer,
+            stack.tokenizer.vocab_size,
+            part,
+            on_load=lambda: shares.append(others.share()),
+            first_number=first,
+            seed=number,
+        )
         keeps = number == parts - 1
         good = [keeps or share <= DISTURBED for share in shares[: len(fresh)]]
         good += [True] * len(self._again)  # twice is enough
@@ -365,7 +366,7 @@ class Bench:
 
     async def _measure(self, workload: Workload) -> Run:
         stack, service, timer = self._engines[workload.name]
-        runs = []
+        runs: list[Run] = []
         while len(runs) < MOST_TRIES:
             note(f"{workload.name}: {len(workload.requests)} requests")
             others = Others()

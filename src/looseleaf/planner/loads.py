@@ -70,7 +70,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
     found += [Load(seats, _traffic(rng, seats, 0)) for seats in SEATS]
     found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[::2]]
     found += [Load(1, _prompts(rng)) for _ in range(2)]
-    found += [Load(readers, _readers(rng, *shape, readers)) for *shape, readers in DOCUMENTS]
+    found += [Load(num, _readers(rng, length, docs, num)) for length, docs, num in DOCUMENTS]
     return [
         load
         for load in found
