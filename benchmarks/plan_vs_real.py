@@ -341,12 +341,10 @@ class Bench:
         ]
         random.Random(0).shuffle(plan)
         fresh = plan[number::parts]
-        part = fresh + self._again
-        if not part:
+        if not (part := fresh + self._again):
             return
         note(f"calibration, part {number + 1} of {parts}: {len(part)} loads")
-        others = Others()
-        shares: list[float] = []
+        others, shares = Others(), list[float]()
         first = self._num_loads + 1
         steps = await time_loads(
             service,
@@ -468,8 +466,10 @@ def show(results: dict[str, Any]) -> None:
             for kind, one in run["step_errors"].items()
         )
         print(f"the model for its real steps: {errors}")
-        for title, key in (("time of steps", "busy_by_pass"), ("other programs", "others")):
-            print(f"{title}, by pass: {', '.join(f'{value:+.1%}' for value in run[key])}")
+        by_pass = ", ".join(f"{value:+.1%}" for value in run["busy_by_pass"])
+        print(f"error of the time that steps took, by pass: {by_pass}")
+        taken = ", ".join(f"{value:.1%}" for value in run["others"])
+        print(f"other programs took, by pass: {taken} (disturbed from {DISTURBED:.0%} on)")
     print("\nall within their limits" if results["within"] else "\nNOT all within their limits")
 
 
