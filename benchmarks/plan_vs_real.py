@@ -8,17 +8,19 @@ times on a virtual clock, with a cost model calibrated on this machine. It never
 measured of a workload.
 
 `chat`: lengths like ShareGPT's (prompts of 161 tokens on average, answers shortened), requests at
-random times, below saturation, half of them with one system prompt. `rag`: questions about four
-documents at random times, prompts in chunks beside the decoding of others. `burst`: requests that
-all come in one instant to a pool for a few of them, so that some are preempted. When there are
-preemptions depends on when requests come, to the step; in one instant they all come before the
-first step, so that their number follows from the decisions alone.
+random times, below saturation, half of them with one system prompt. `rag`: questions about three
+documents at random times, prompts in chunks beside the decoding of others; most find their document
+in the cache, so that the median is of these, and not at the edge to the first ones. `burst`:
+requests that all come in one instant to a pool for a few of them, so that some are preempted. When
+there are preemptions depends on when requests come, to the step; in one instant they all come
+before the first step, so that their number follows from the decisions alone.
 
 Speed of a machine with neighbours changes by the second. So all is done in passes, each with other
 requests from an empty cache, and parts of the calibration are between them; figures are of all
-passes together, but what is counted must be equal in each. With `--calibration` the calibration is
-that of a file. A probe, the same few requests before each workload, tells how far the machine is
-from its calibration. Exit status 1: something is not within its limit.
+passes together, but what is counted must be equal in each. What was disturbed is done once more: a
+load of the calibration, or a pass, while other programs took more than a few percent of the
+processors, by the system's own count (Linux alone tells). With `--calibration` the calibration is
+that of a file. Exit status 1: something is not within its limit.
 """
 
 import argparse
@@ -33,7 +35,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from machine import facts
+from machine import Others, facts
 
 from looseleaf.engine.build import Stack, build
 from looseleaf.engine.engine import Engine
@@ -41,7 +43,7 @@ from looseleaf.engine.service import EngineService
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.calibrate import calibrate
 from looseleaf.planner.calibrated import CalibratedModel, load_calibration
-from looseleaf.planner.loads import loads, take_all, time_loads
+from looseleaf.planner.loads import Load, loads, take_all, time_loads
 from looseleaf.planner.plan import run_plan
 from looseleaf.planner.step_timer import StepTimer, TimedStep
 from looseleaf.planner.summary_times import SummaryTimes
@@ -51,7 +53,12 @@ from looseleaf.planner.workload import poisson
 HASHED_TOKENS = 16
 LIMITS = {"output_tokens_per_s": 0.05, "ttft_p50_s": 0.10, "tpot_p50_s": 0.05}
 EQUAL = ("prefix_queries", "prefix_hits", "preemptions")
-PROBE = tuple(TraceRequest(0.0, 150, 32) for _ in range(8))
+WARM_UP = tuple(TraceRequest(0.0, 150, 32) for _ in range(8))
+DISTURBED = 0.04
+"""Of all processors' time: from here on, what was measured is not the engine alone."""
+
+MOST_TRIES = 3
+"""Of a pass that is disturbed."""
 
 
 class Workload(NamedTuple):
@@ -115,14 +122,14 @@ def chat(seconds: float, scale: float, seed: int) -> Workload:
 def rag(seconds: float, scale: float, seed: int) -> Workload:
     rng = random.Random(seed)
     rate = 1.0 * scale
-    blocks = 75
+    blocks = 50
     requests = []
     for _ in range(max(2, round(rate * seconds))):
-        document = rng.randrange(4)
+        document = rng.randrange(3)
         hash_ids = tuple(range(1000 * document, 1000 * document + blocks))
         prompt = blocks * HASHED_TOKENS + rng.randint(20, 60)
         requests.append(TraceRequest(None, prompt, rng.randint(24, 72), hash_ids))
-    about = f"{rate:g} questions a second about 4 documents of {blocks * HASHED_TOKENS} tokens"
+    about = f"{rate:g} questions a second about 3 documents of {blocks * HASHED_TOKENS} tokens"
     return Workload("rag", about, tuple(poisson(requests, rate, seed)), {})
 
 
@@ -261,14 +268,9 @@ def step_errors(steps: Sequence[TimedStep], model: CalibratedModel) -> dict[str,
             found[kind] = {
                 "steps": len(pairs),
                 "median": median(ours / real - 1 for ours, real in pairs),
-                "spread": _quantile([abs(ours / real - 1) for ours, real in pairs], 0.9),
                 "total": sum(p for p, _ in pairs) / sum(s for _, s in pairs) - 1,
             }
     return found
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 class Started(NamedTuple):
@@ -280,13 +282,13 @@ class Started(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A pass that was served, and the probe before it."""
+    """A pass that was served, and the share that other programs took of the processors."""
 
     workload: Workload
     stack: Stack
     measured: Played
     steps: list[TimedStep]
-    probe: Played
+    others: float
 
 
 class Bench:
@@ -297,6 +299,7 @@ class Bench:
         self._engines: dict[str, Started] = {}
         self._steps: list[TimedStep] = []
         self._num_loads = 0
+        self._again: list[Load] = []
 
     async def run(self) -> dict[str, Any]:
         options = self._options
@@ -337,35 +340,48 @@ class Bench:
             for load in loads(seats, memory.max_model_len, memory.num_tokens, seed)
         ]
         random.Random(0).shuffle(plan)
-        part = plan[number::parts]
-        if not part:
+        fresh = plan[number::parts]
+        if not (part := fresh + self._again):
             return
         note(f"calibration, part {number + 1} of {parts}: {len(part)} loads")
-        self._steps += await time_loads(
+        others, shares = Others(), list[float]()
+        first = self._num_loads + 1
+        steps = await time_loads(
             service,
             timer,
             stack.tokenizer.vocab_size,
             part,
-            first_number=self._num_loads + 1,
+            on_load=lambda: shares.append(others.share()),
+            first_number=first,
             seed=number,
         )
+        keeps = number == parts - 1
+        good = [keeps or share <= DISTURBED for share in shares[: len(fresh)]]
+        good += [True] * len(self._again)  # twice is enough
+        self._steps += [step for step in steps if good[step.load - first]]
+        self._again = [load for load, is_good in zip(part, good, strict=True) if not is_good]
         self._num_loads += len(part)
 
     async def _measure(self, workload: Workload) -> Run:
         stack, service, timer = self._engines[workload.name]
-        probe, _ = await play(stack, service, timer, PROBE)
-        note(f"{workload.name}: {len(workload.requests)} requests")
-        measured, steps = await play(stack, service, timer, workload.requests)
-        return Run(workload, stack, measured, steps, probe)
+        runs: list[Run] = []
+        while len(runs) < MOST_TRIES:
+            note(f"{workload.name}: {len(workload.requests)} requests")
+            others = Others()
+            measured, steps = await play(stack, service, timer, workload.requests)
+            runs.append(Run(workload, stack, measured, steps, others.share()))
+            if runs[-1].others <= DISTURBED:
+                break
+        return min(runs, key=lambda run: run.others)
 
 
 async def start_engine(settings: EngineSettings, changes: dict[str, Any]) -> Started:
-    """The probe has run on it once: the first time is not like the others."""
+    """Some requests have run on it: the first time is not like the others."""
     stack = build(replace(settings, **({"kv_cache_memory": "1GiB"} | changes)))
     service = EngineService(stack.engine, stack.tokenizer)
     timer = StepTimer(service, stack.engine, stack.memory.block_size)
     service.start()
-    await play(stack, service, timer, PROBE)
+    await play(stack, service, timer, WARM_UP)
     return Started(stack, service, timer)
 
 
@@ -385,7 +401,6 @@ def report(runs: Sequence[Run], model: CalibratedModel) -> dict[str, Any]:
 def report_one(runs: Sequence[Run], model: CalibratedModel) -> dict[str, Any]:
     """Of the passes over one workload."""
     planned = [predict(run.workload.requests, run.stack, model) for run in runs]
-    probe = predict(PROBE, runs[0].stack, model).duration_s
     rows = compare(planned, [run.measured for run in runs])
     ours, real = together(planned), together([run.measured for run in runs])
     return {
@@ -399,7 +414,7 @@ def report_one(runs: Sequence[Run], model: CalibratedModel) -> dict[str, Any]:
         "busy_s": [ours.busy_s, real.busy_s],
         "steps": [ours.steps, real.steps],
         "step_errors": step_errors([step for run in runs for step in run.steps], model),
-        "probes": [run.probe.duration_s / probe - 1 for run in runs],
+        "others": [run.others for run in runs],
         "busy_by_pass": [
             plan.busy_s / run.measured.busy_s - 1 for plan, run in zip(planned, runs, strict=True)
         ],
@@ -451,11 +466,10 @@ def show(results: dict[str, Any]) -> None:
             for kind, one in run["step_errors"].items()
         )
         print(f"the model for its real steps: {errors}")
-        for title, key in (
-            ("the probe took, against the model, before each pass", "probes"),
-            ("error of the time that steps took, by pass", "busy_by_pass"),
-        ):
-            print(f"{title}: {', '.join(f'{value:+.1%}' for value in run[key])}")
+        by_pass = ", ".join(f"{value:+.1%}" for value in run["busy_by_pass"])
+        print(f"error of the time that steps took, by pass: {by_pass}")
+        taken = ", ".join(f"{value:.1%}" for value in run["others"])
+        print(f"other programs took, by pass: {taken} (disturbed from {DISTURBED:.0%} on)")
     print("\nall within their limits" if results["within"] else "\nNOT all within their limits")
 
 

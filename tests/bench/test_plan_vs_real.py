@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -136,8 +137,7 @@ def test_a_report_says_what_missed(bench: ModuleType, capsys: pytest.CaptureFixt
         coefficients=(0.001,) * NUM_FEATURES, measured={"num_steps": 9, "residuals": {}}
     )
     planned = bench.predict(workload.requests, stack, told)
-    probe = bench.predict(bench.PROBE, stack, told)
-    run = bench.Run(workload, stack, planned, [], probe)
+    run = bench.Run(workload, stack, planned, [], 0.01)
     good = bench.report([run, run], told)
     bench.show(good)
     shown = capsys.readouterr().out
@@ -153,3 +153,33 @@ def test_a_report_says_what_missed(bench: ModuleType, capsys: pytest.CaptureFixt
     assert [one["within"] for one in bad["workloads"]] == [True, False]
     assert shown.count("MISSED") == 1
     assert "-50.0%" in shown
+
+
+async def test_a_pass_that_is_disturbed_is_done_again(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = iter([0.3, 0.2, 0.01, 0.3, 0.1, 0.2])
+    monkeypatch.setattr(bench, "Others", lambda: SimpleNamespace(share=lambda: next(shares)))
+    played = bench.Played(1, 1.0, (0.1,), (0.1,), (0, 0, 0), 1.0, 1)
+
+    async def play(*_: Any) -> Any:
+        return played, []
+
+    monkeypatch.setattr(bench, "play", play)
+    runs = bench.Bench(SimpleNamespace())
+    runs._engines["burst"] = bench.Started(None, None, None)
+    workload = bench.burst(5, 1.0, 0)
+    assert (await runs._measure(workload)).others == 0.01
+    assert (await runs._measure(workload)).others == 0.1  # the best of the tries
+
+
+def test_others_are_not_this_process(bench: ModuleType) -> None:
+    machine = sys.modules["machine"]
+    others = machine.Others()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    assert 0 <= others.share() <= 1
+    total, busy, own = machine._used()
+    assert total >= busy >= 0
+    assert own > 0.3

@@ -16,13 +16,14 @@ from typing import Any
 from looseleaf.core.errors import ConfigError
 from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
 
-KNOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Between two of them, one more token takes so much more; beyond the last it goes on."""
+KNOTS = (0, 1, 4, 16, 64, 256, 1024)
+"""Between two of them, one more token takes so much more; beyond the last it goes on. With more of
+them each is told by few steps, and follows their noise."""
 
 NOISY = 0.1
 """With a larger error in the middle, something else ran on the machine meanwhile."""
 
-_FORMAT = "looseleaf-calibration-2"
+_FORMAT = "looseleaf-calibration-3"
 
 
 def features(step: StepSummary) -> list[float]:

@@ -16,20 +16,26 @@ PROMPTS = (3, 24, 100, 400, 1200)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 SEATS = (2, 6, 16, 32)
 SHARED = (512, 1536)
+DOCUMENTS = ((300, 2, 8), (300, 8, 8), (1000, 1, 6), (1000, 3, 6), (1000, 6, 6), (2000, 1, 4))
+"""Tokens of each, how many there are, and how many read one of them."""
+
 MOST_TOKENS = 2400
 """Of the prompts of one load: what takes longer tells little more. Twice as many for traffic."""
 
-NUM_OUTPUT_TOKENS = 12
+NUM_OUTPUT_TOKENS = 24
+_READER_TOKENS = 12
 _MARGIN = 64
 """Tokens a sequence for which there must be room besides its own."""
 
 
 class CallShape(NamedTuple):
-    """A request: of its prompt's tokens the first `num_shared` are those of all in its load."""
+    """A request: of its prompt's tokens the first `num_shared` are those of all of its load that
+    have the same `document`."""
 
     num_prompt_tokens: int
     num_output_tokens: int
     num_shared: int = 0
+    document: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -46,13 +52,14 @@ class Load(NamedTuple):
     def num_slots(self) -> int:
         """That they take at once, at most."""
         longest = sorted(call.num_tokens - call.num_shared for call in self.calls)
-        shared = max(call.num_shared for call in self.calls)
+        shared = sum({call.document: call.num_shared for call in self.calls}.values())
         return shared + sum(longest[-self.at_once :]) + _MARGIN * self.at_once
 
 
 def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) -> list[Load]:
     """What an engine with so much room can do without preempting anybody: requests that come all
-    at once, requests of all lengths that come and go, and the same with a prefix in common."""
+    at once, requests of all lengths that come and go, the same with a prefix in common, prompts one
+    after the other, and long contexts that more or fewer sequences decode together."""
     rng = random.Random(seed)
     found = [
         Load(batch, (CallShape(prompt, NUM_OUTPUT_TOKENS),) * batch)
@@ -62,6 +69,8 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
     ]
     found += [Load(seats, _traffic(rng, seats, 0)) for seats in SEATS]
     found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[::2]]
+    found += [Load(1, _prompts(rng)) for _ in range(2)]
+    found += [Load(num, _readers(rng, length, docs, num)) for length, docs, num in DOCUMENTS]
     return [
         load
         for load in found
@@ -83,6 +92,21 @@ def _traffic(rng: random.Random, seats: int, num_shared: int) -> tuple[CallShape
         left -= own
         calls.append(CallShape(num_shared + own, _between(rng, 8, 64), num_shared))
     return tuple(calls)
+
+
+def _prompts(rng: random.Random) -> tuple[CallShape, ...]:
+    """Of all lengths, for hardly an answer."""
+    return tuple(CallShape(_between(rng, 4, 500), 2) for _ in range(24))
+
+
+def _readers(
+    rng: random.Random, length: int, num_documents: int, num_readers: int
+) -> tuple[CallShape, ...]:
+    """One answer ends after the other, so that each number of sequences is seen for a while."""
+    return tuple(
+        CallShape(length + rng.randint(8, 40), _READER_TOKENS * (i + 1), length, i % num_documents)
+        for i in range(num_readers)
+    )
 
 
 def _between(rng: random.Random, low: int, high: int) -> int:
@@ -130,14 +154,18 @@ async def time_loads(
 
 
 async def _serve(service: EngineService, load: Load, rng: random.Random, vocab_size: int) -> None:
-    beginning = [rng.randrange(vocab_size) for _ in range(load.calls[0].num_shared)]
+    lengths = {call.document: call.num_shared for call in load.calls}
+    beginnings = {
+        document: [rng.randrange(vocab_size) for _ in range(length)]
+        for document, length in lengths.items()
+    }
     waiting = list(load.calls)
 
     async def seat() -> None:
         while waiting:
             call = waiting.pop(0)
             own = call.num_prompt_tokens - call.num_shared
-            prompt = beginning + [rng.randrange(vocab_size) for _ in range(own)]
+            prompt = beginnings[call.document] + [rng.randrange(vocab_size) for _ in range(own)]
             await take_all(service, prompt, call.num_output_tokens)
 
     await asyncio.gather(*(seat() for _ in range(load.at_once)))
