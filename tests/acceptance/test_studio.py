@@ -156,6 +156,7 @@ def test_twenty_chats_that_share_a_prefix(server: RunningServer, browser: Any) -
 def test_four_samples_copy_and_a_stopped_one_leaves_its_blocks(
     server: RunningServer, browser: Any
 ) -> None:
+    server.executor.seconds = 0.1
     before = server.metric("looseleaf_kv_copies_on_write_total")
     browser("open", f"{server.url}/studio/#try")
     browser("wait", "textarea")

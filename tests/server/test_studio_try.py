@@ -38,7 +38,7 @@ def send(browser: Any, samples: int, most: int) -> None:
 def test_four_samples_are_seen_to_share_and_to_copy_and_stopping_frees_their_blocks(
     start_server: Any, browser: Any
 ) -> None:
-    server = start_server(step_seconds=0.02)
+    server = start_server(step_seconds=0.1)
     browser("open", f"{server.url}/studio/#try")
     browser("wait", "textarea")
     send(browser, 4, 300)
