@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLIENT := build/clients/llama_index/requirements.txt
 
-.PHONY: demo serve test lint format bench web web-test sanitize clean
+.PHONY: demo serve test lint format bench web web-test pictures sanitize clean
 
 demo: $(STAMP)
 	$(BIN)/looseleaf demo
@@ -44,6 +44,10 @@ web/node_modules/.package-lock.json: web/package-lock.json
 
 web-test: web/node_modules/.package-lock.json
 	cd web && npm run check && npm test
+
+# The documents' pictures, of a real server in a real browser (Debian's chromium).
+pictures: $(STAMP) web
+	cd web && node pictures.mjs ../$(BIN)/looseleaf "$$(command -v chromium)" ../docs/pictures
 
 # Tests of the compiled part with sanitizers in it, which end the run at whatever they find. That
 # build has an environment of its own, which borrows the other one's dependencies but not its

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import Browser
 from hypothesis import HealthCheck, settings
 
 # `ci` draws more examples, in a fixed order, so that a failure there can be repeated.
@@ -47,6 +48,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny_gguf import write_tiny_model
 
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Where `browser.missing()` finds nothing."""
+    found = Browser()
+    yield found
+    found.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

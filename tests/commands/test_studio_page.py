@@ -3,12 +3,12 @@
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import browser as browsers
 import pytest
+from studio_page import SHOWN, colors, until
 
 from looseleaf.studio.frames import Snapshot, decode, encode
 from looseleaf.studio.picture import Picture
@@ -17,24 +17,6 @@ from looseleaf.studio.recording import lines_of
 pytestmark = pytest.mark.skipif(
     browsers.missing() is not None, reason=f"a browser test needs {browsers.missing()}"
 )
-
-TILES = "document.querySelector('main dl').innerText"
-SHOWN = "[...document.querySelectorAll('[data-tile] dd')].map((e) => e.innerText)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[browsers.Browser]:
-    found = browsers.Browser()
-    yield found
-    found.close()
-
-
-def until(condition: Callable[[], bool], what: str, tries: int = 300) -> None:
-    for _ in range(tries):
-        if condition():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError(what)
 
 
 def address(process: Any) -> str:
@@ -46,11 +28,6 @@ def address(process: Any) -> str:
 def end(process: Any) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
-
-
-def colors(browser: Any, num_blocks: int) -> list[str]:
-    threading.Event().wait(1.3)  # what was written glows for a while
-    return [browser("colorOf", block) for block in range(num_blocks)]
 
 
 def hash_of(browser: Any) -> str:
@@ -70,7 +47,7 @@ def test_a_moment_is_shared_by_link_and_by_file(start: Any, browser: Any, tmp_pa
     until(lambda: "&t=" in hash_of(browser), "the address says when")
     assert hash_of(browser).startswith("#shelf&t=")
     assert "&block=3&lang=en" in hash_of(browser)
-    tiles, picture = browser("evaluate", SHOWN), colors(browser, 120)
+    tiles, picture = browser("evaluate", SHOWN), colors(browser, range(120))
     reader = browser("text", "aside .who strong") if browser("count", "aside .who") else None
 
     # By link, to somebody else, while the first still has the page open.
@@ -84,7 +61,7 @@ def test_a_moment_is_shared_by_link_and_by_file(start: Any, browser: Any, tmp_pa
     browser("wait", "[data-canvas=blocks]")
     until(lambda: browser("text", "[role=status]") == "paused", "it stands at the moment")
     assert browser("evaluate", SHOWN) == tiles
-    assert colors(browser, 120) == picture
+    assert colors(browser, range(120)) == picture
     if reader is not None:
         assert browser("text", "aside .who strong") == reader
     browser("open", f"{url}#dials&t=1&lang=zh")
@@ -100,7 +77,7 @@ def test_a_moment_is_shared_by_link_and_by_file(start: Any, browser: Any, tmp_pa
     browser("wait", "[data-canvas=blocks]")
     assert browser("text", "[role=status]") == "exported page"
     assert browser("evaluate", SHOWN) == tiles
-    assert colors(browser, 120) == picture
+    assert colors(browser, range(120)) == picture
     assert browser("count", "button.open") == 0
     for view, sign in (("readers", "[data-lanes]"), ("dials", "[data-misses]"), ("try", ".try")):
         browser("click", f"a[href='#{view}']")

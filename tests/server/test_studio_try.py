@@ -1,12 +1,11 @@
 """Try it, the prefix tree and the comparison, in a real browser before a running server."""
 
 import re
-import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import browser as browsers
 import pytest
+from studio_page import number, until
 
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.usage import usage
@@ -18,25 +17,6 @@ pytestmark = pytest.mark.skipif(
 
 SLOWLY = 0.25
 """Seconds for a step, so that what is looked at does not end meanwhile."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[browsers.Browser]:
-    found = browsers.Browser()
-    yield found
-    found.close()
-
-
-def until(condition: Callable[[], bool], server: Any, what: str, seconds: float = 20) -> None:
-    def holds() -> bool:
-        threading.Event().wait(0.05)
-        return condition()
-
-    server.eventually(holds, what, seconds=seconds)
-
-
-def number(text: str) -> int:
-    return int(re.sub(r"\D", "", text))
 
 
 def held(browser: Any) -> int:
@@ -58,12 +38,12 @@ def send(browser: Any, samples: int, most: int) -> None:
 def test_four_samples_are_seen_to_share_and_to_copy_and_stopping_frees_their_blocks(
     start_server: Any, browser: Any
 ) -> None:
-    server = start_server(step_seconds=0.02)
+    server = start_server(step_seconds=0.1)
     browser("open", f"{server.url}/studio/#try")
     browser("wait", "textarea")
     send(browser, 4, 300)
-    until(lambda: browser("count", "[role=treeitem][data-refs='4']") == 1, server, "four share")
-    until(lambda: browser("count", "[role=treeitem][data-refs='1']") == 4, server, "each has more")
+    until(lambda: browser("count", "[role=treeitem][data-refs='4']") == 1, "four share")
+    until(lambda: browser("count", "[role=treeitem][data-refs='1']") == 4, "each has more")
     server.executor.seconds = SLOWLY
     assert server.metric("looseleaf_kv_copies_on_write_total") == 3
     assert "Copies on write 3" in browser("text", "[data-tile=hits] .sub")
@@ -81,14 +61,14 @@ def test_four_samples_are_seen_to_share_and_to_copy_and_stopping_frees_their_blo
         shown = int(browser("attribute", ".tree", "data-saved"))
         return bool((blocks, tokens) == (told, shown))
 
-    until(agree, server, "the tree saves what the core says")
+    until(agree, "the tree saves what the core says")
     assert "\u00d74:" in browser("text", ".tree .detail")
     assert browser("axe") == []
     browser("click", "a[href='#try']")
     browser("click", "[data-stop]")
-    until(lambda: held(browser) == 0, server, "no block is held")
+    until(lambda: held(browser) == 0, "no block is held")
     assert browser("attribute", "[data-try='1']", "data-progress") == "stopped"
-    until(lambda: "abort" in server.http().get("/metrics").text, server, "it was an abort")
+    until(lambda: "abort" in server.http().get("/metrics").text, "it was an abort")
     assert browser("problems") == []
 
 
@@ -98,17 +78,16 @@ def test_beams_and_a_clock_that_goes_on_without_traffic(start_server: Any, brows
     browser("wait", "textarea")
     browser("select", "[data-decoding]", "beams")
     send(browser, 3, 25)
-    until(lambda: browser("count", "[role=treeitem][data-refs='3']") > 0, server, "beams share")
+    until(lambda: browser("count", "[role=treeitem][data-refs='3']") > 0, "beams share")
     assert "/beam-" in drawn(browser)
     server.executor.seconds = 0.0
-    until(lambda: browser("count", "[data-try='1'][data-progress=done]") == 1, server, "the end")
+    until(lambda: browser("count", "[data-try='1'][data-progress=done]") == 1, "the end")
     answers = {browser("text", f"[data-answer='{i}']") for i in range(3)}
     assert len(answers) == 3
     assert all(answers)
     first = float(browser("attribute", "footer input", "max"))
     until(
         lambda: float(browser("attribute", "footer input", "max")) > first + 1,
-        server,
         "time goes on",
     )
     assert browser("text", "[role=status]") == "live"
@@ -120,14 +99,14 @@ def test_a_fork_shares_everything_up_to_where_it_was_made(start_server: Any, bro
     browser("open", f"{server.url}/studio/#try")
     browser("wait", "textarea")
     send(browser, 1, 300)
-    until(lambda: len(browser("text", "[data-answer='0']")) >= 24, server, "it says something")
+    until(lambda: len(browser("text", "[data-answer='0']")) >= 24, "it says something")
     server.executor.seconds = SLOWLY
     browser("click", "[data-fork='0']")
     browser("fill", "[data-cut]", "20")
     browser("fill", "[data-try='1'] form input[type=number] >> nth=1", "5")
     said = browser("text", "[data-answer='0']")
     browser("click", "[data-fork-send]")
-    until(lambda: browser("count", "[data-try='2'][data-progress=done]") == 1, server, "it goes on")
+    until(lambda: browser("count", "[data-try='2'][data-progress=done]") == 1, "it goes on")
     assert browser("attribute", "[data-try='1']", "data-progress") == "running"
     text = browser("text", "[data-try='2'] [data-answer='0']")
     begun = browser("text", "[data-try='2'] .begun")
@@ -143,7 +122,7 @@ def test_a_fork_shares_everything_up_to_where_it_was_made(start_server: Any, bro
     assert cached == prompt - 1
     assert blocks == cached // 4
     browser("click", "[data-try='1'] [data-stop]")
-    until(lambda: held(browser) == 0, server, "no block is held")
+    until(lambda: held(browser) == 0, "no block is held")
     assert browser("problems") == []
 
 
@@ -158,16 +137,15 @@ def test_more_run_paged_than_contiguous(start_server: Any, browser: Any) -> None
         lambda: (
             browser("count", "[data-side]") == 2 and browser("count", "form button.primary") == 1
         ),
-        server,
         "it is computed",
-        seconds=90,  # at the lowest priority, whatever else runs
+        tries=1800,  # at the lowest priority, whatever else runs
     )
     browser("fill", ".bar input[type=range]", "15")
 
     def figure(side: str, name: str) -> int:
         return number(browser("text", f"[data-side={side}] [data-figure={name}]"))
 
-    until(lambda: figure("a", "running") > 2 * figure("b", "running"), server, "more run")
+    until(lambda: figure("a", "running") > 2 * figure("b", "running"), "more run")
     assert figure("b", "running") == 2
     assert figure("b", "waiting") > figure("a", "waiting")
     assert figure("a", "finished") > figure("b", "finished")

@@ -115,3 +115,8 @@ export function percentile(values: number[], share: number): number | null {
   const sorted = [...values].sort((a, b) => a - b)
   return sorted[Math.min(sorted.length - 1, Math.max(0, Math.ceil(share * sorted.length) - 1))]!
 }
+
+/** A percentage beside an axis, without decimals that are 0. */
+export function whole(percent: string): string {
+  return percent.replace(/\.0%$/, '%')
+}

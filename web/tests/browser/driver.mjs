@@ -66,17 +66,21 @@ const methods = {
     await page.mouse.down()
     await page.mouse.up()
   },
-  /** The colour in the middle of a block, as #rrggbb. */
-  colorOf: (block) =>
+  /** The colours of blocks below their number, as #rrggbb. */
+  colorsOf: (blocks) =>
     page.evaluate((wanted) => {
       const canvas = document.querySelector('[data-canvas=blocks]')
       const { pitch, columns } = canvas.dataset
       const scale = canvas.width / parseFloat(canvas.style.width)
-      const x = ((wanted % columns) + 0.28) * pitch * scale
-      const y = (Math.floor(wanted / columns) + 0.28) * pitch * scale
-      const [r, g, b] = canvas.getContext('2d').getImageData(x, y, 1, 1).data
-      return '#' + [r, g, b].map((value) => value.toString(16).padStart(2, '0')).join('')
-    }, block),
+      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
+      return wanted.map((block) => {
+        const x = Math.floor(((block % columns) + 0.45) * pitch * scale)
+        const y = Math.floor((Math.floor(block / columns) + 0.72) * pitch * scale)
+        const start = 4 * (y * canvas.width + x)
+        const channels = [...data.subarray(start, start + 3)]
+        return '#' + channels.map((value) => value.toString(16).padStart(2, '0')).join('')
+      })
+    }, blocks),
   /** Animation frames in a second, over so many. */
   framesPerSecond: (seconds) =>
     page.evaluate(async (length) => {

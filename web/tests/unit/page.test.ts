@@ -6,7 +6,10 @@ import { preferredLanguage, words } from '../../src/i18n'
 
 test('both languages have all words', () => {
   expect(Object.keys(words.zh).sort()).toEqual(Object.keys(words.en).sort())
-  for (const [word, text] of Object.entries(words.zh)) expect(text, word).not.toBe('')
+  for (const [word, text] of Object.entries(words.zh)) {
+    expect(text, word).not.toBe('')
+    expect(text, `${word}: full-width punctuation beside Chinese`).not.toMatch(/\p{sc=Han}[,;:?!()]/u)
+  }
 })
 
 test('the language that is preferred', () => {
