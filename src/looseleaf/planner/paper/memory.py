@@ -134,7 +134,7 @@ def sharing(trials: Trials) -> Figure:
 
 def _with_calmer_beams(trials: Trials) -> str:
     found = []
-    for every, words in ((2, "every second"), (4, "every fourth")):
+    for every, words in ((4, "every fourth"),):
         numbers = "/".join(
             f"{saved(trials.shared('Alpaca', 'beams', n, every).usage):.1f}" for n in WIDTHS
         )

@@ -53,7 +53,7 @@ def _with_overheads(trials: Trials) -> str:
         )
         return f"{ours / oracle:.2f}"
 
-    fixed = ", ".join(f"{ratio(setup, FIXED)} of {setup.name}" for setup in _setups(trials))
+    fixed = ", ".join(f"{ratio(setup, FIXED)} of {setup.name}" for setup in _setups(trials)[::2])
     return (
         f"over Orca (Oracle) it is {fixed} with {1000 * FIXED.step:g} ms more a step (what "
         f"several devices tell each other is such a cost, not counted here), but "
