@@ -120,12 +120,12 @@ def _comparison(figure: Figure, compared: list[tuple[str, str, Cell]]) -> list[s
     allowed = ""
     if figure.tolerance:
         allowed = f" (±{figure.tolerance:{'.0%' if figure.relative else 'g'}})"
-    lines = [f"  {'':{width}}{'paper':>12}{'here':>12}{'difference':>12}   in range{allowed}"]
+    lines = [f"  {'':{width}}{'paper':>14}{'here':>12}{'difference':>12}   in range{allowed}"]
     for name, (_, _, cell) in zip(names, compared, strict=True):
         assert cell.difference is not None
         assert cell.ours is not None
         lines.append(
-            f"  {name:{width}}{_published(cell.paper, figure.digits):>12}"
+            f"  {name:{width}}{_published(cell.paper, figure.digits):>14}"
             f"{cell.ours:>12,.{figure.digits}f}{cell.difference:>+12,.{figure.digits}f}"
             f"   {'yes' if figure.is_near(cell) else 'NO'}"
         )
