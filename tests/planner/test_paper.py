@@ -4,13 +4,12 @@ from itertools import pairwise
 
 import pytest
 
-from looseleaf.planner.paper import costs, memory, rates
-from looseleaf.planner.paper.beams import parents_at, recorded_parents
+from looseleaf.planner.paper import costs, memory
+from looseleaf.planner.paper.beams import moved_share, parents_at, recorded_parents
 from looseleaf.planner.paper.figure import Cell, Figure, Row, as_json, as_text
-from looseleaf.planner.paper.runs import Served, sustained
 from looseleaf.planner.paper.setups import MAX, OPTS, ORACLE, POW2, VLLM
-from looseleaf.planner.paper.trials import Trials
-from looseleaf.planner.paper.workloads import draw
+from looseleaf.planner.paper.trials import SLOW_STEPS, Trials
+from looseleaf.planner.paper.workloads import chats, draw
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +61,55 @@ def test_as_many_run_as_in_figure_13(trials: Trials) -> None:
 
 
 def test_sharing_saves_what_it_does_in_figure_15(trials: Trials) -> None:
-    parallel = [memory.saved(trials.shared("Alpaca", "samples", n).usage) for n in (2, 4, 6)]
-    assert parallel == pytest.approx([6.09, 8.53, 9.79], abs=5)
+    parallel = [memory.saved(trials.shared("Alpaca", "samples", n).usage) for n in (2, 6)]
+    assert parallel == pytest.approx([6.09, 9.79], abs=4)  # full runs are within 3
     beams = memory.saved(trials.shared("Alpaca", "beams", 4).usage)
-    assert beams == pytest.approx(53.13, abs=5)
+    assert beams == pytest.approx(53.13, abs=3)
 
 
-def test_paging_serves_more_and_a_shared_prefix_more_still(trials: Trials) -> None:
+def test_samples_go_on_sharing_their_prompt_when_memory_is_full(trials: Trials) -> None:
+    found = trials.shared("ShareGPT", "samples", 6)
+    assert found.num_preemptions > 0
+    assert 16.2 < memory.saved(found.usage) < 30.5
+
+
+def test_beams_that_oust_each_other_less_share_less(trials: Trials) -> None:
+    often, seldom = (
+        memory.saved(trials.shared("Alpaca", "beams", 2, every).usage) for every in (1, 4)
+    )
+    assert seldom < often
+    assert 0 < moved_share(2) < moved_share(6) < 1
+
+
+def test_what_a_sequence_costs_besides_makes_batches_larger(trials: Trials) -> None:
+    plain = trials.served("Alpaca", VLLM, 30)
+    slow = trials.served("Alpaca", VLLM, 30, overhead=SLOW_STEPS)
+    assert slow.batch > 1.5 * plain.batch
+    assert slow.latency > plain.latency
+
+
+def test_conversations_are_cut_to_what_a_prompt_may_have() -> None:
+    assert {r.num_prompt_tokens for r in chats(40, 0)} == {1024}
+    short = chats(40, 0, rounds=2)
+    assert max(r.num_prompt_tokens for r in short) <= 1024
+    assert sum(r.num_prompt_tokens for r in short) < 40 * 600
+    assert [r.num_output_tokens for r in short] == [r.num_output_tokens for r in chats(40, 0)]
+
+
+def test_paging_serves_more(trials: Trials) -> None:
     ratios = [
         trials.full("ShareGPT", VLLM).rate / trials.full("ShareGPT", system).rate
         for system in (ORACLE, POW2, MAX)
     ]
     assert ratios == sorted(ratios)
-    assert 1.4 < ratios[0] < 2.7
-    assert 2.5 < ratios[2] < 8
-    short, long = (cells[2] for cells in ours(rates.shared_prefix(trials)).values())
-    assert 1 < short < long
+    assert 1.7 * 0.95 < ratios[0] < 2.7  # some hundreds of requests are 5% off those of long runs
+    assert 2.7 * 0.95 < ratios[2] < 8
+
+
+@pytest.mark.parametrize(("prefix", "paper"), [(80, 1.67), (341, 3.58)])
+def test_a_shared_prefix_serves_more_still(trials: Trials, prefix: int, paper: float) -> None:
+    ours, oracle = (trials.translating(system, prefix) for system in (VLLM, ORACLE))
+    assert ours.rate / oracle.rate == pytest.approx(paper, rel=0.15)
 
 
 def test_swapping_wins_with_large_blocks_only(trials: Trials) -> None:
@@ -88,16 +120,6 @@ def test_swapping_wins_with_large_blocks_only(trials: Trials) -> None:
     assert again > both[-1]
     assert 0.5 < again / (2 * costs.swap_seconds(16)) < 2
     assert len(costs.recompute_or_swap(trials).rows) == 9
-
-
-def test_a_rate_is_found_between_two_that_were_tried() -> None:
-    def run(rate: float) -> Served:
-        return Served(rate, 0.05 * rate**4, 1.0)
-
-    for around in (0.5, 1.0, 5.0):
-        rate, tried = sustained(run, around, 0.2)
-        assert rate == pytest.approx(4**0.25)
-        assert [one.rate for one in tried] == sorted(one.rate for one in tried)
 
 
 def test_beams_descend_as_they_were_recorded() -> None:
@@ -113,13 +135,18 @@ def test_beams_descend_as_they_were_recorded() -> None:
 def test_what_is_off_is_told_with_its_reason() -> None:
     rows = (Row("a", (Cell(10.0, 12.5), Cell((1.7, 2.7), 1.5), Cell(None, 3.0))),)
     figure = Figure("Fig. 0", "a test", ("x", "y", "z"), rows, tolerance=1, reason="it is one")
+    figure = figure._replace(tested=("with less, 2.1",))
     assert [column for _, column, _ in figure.misses()] == ["x"]
-    text = as_text(figure)
-    assert "off by +2.50: a, x" in text
-    assert "because it is one" in text
-    assert "within 1 of the paper's: 1 of 2" in text
+    rows_of_text = [line.split() for line in as_text(figure).splitlines()]
+    assert ["a:", "x", "10.00", "12.50", "+2.50", "NO"] in rows_of_text
+    assert ["a:", "y", "1.7", "to", "2.7", "1.50", "-0.20", "yes"] in rows_of_text
+    assert ["a", "12.50", "1.50", "3.00"] in rows_of_text  # all of ours, the paper's or not
+    assert ["why:", "it", "is", "one"] in rows_of_text
+    assert ["tested:", "with", "less,", "2.1"] in rows_of_text
+    assert "why:" not in as_text(figure._replace(tolerance=3))
     cells = as_json(figure)["rows"][0]["cells"]
     assert cells["y"]["difference"] == pytest.approx(-0.2)
     assert cells["z"]["difference"] is None
+    assert [cells[name]["in_range"] for name in "xyz"] == [False, True, None]
     strict = figure._replace(tolerance=0.1, relative=True)
     assert [column for _, column, _ in strict.misses()] == ["x"]

@@ -2,7 +2,9 @@
 
 import argparse
 import sys
+import textwrap
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from looseleaf.planner.hardware import load_hardware
 from looseleaf.planner.hit_rate import HitRate, hit_rate
 from looseleaf.planner.live_hits import Deployment, LiveHits, live_hits
 from looseleaf.planner.models import load_shape
-from looseleaf.planner.paper.figure import as_json, as_text
+from looseleaf.planner.paper.figure import WIDTH, Figure, as_json, as_text
 from looseleaf.planner.paper.reproduce import ASSUMED, FIGURES
 from looseleaf.planner.paper.trials import Trials
 from looseleaf.planner.recorded_trace import read_workload
@@ -29,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "An example: looseleaf reproduce sosp23 --figure 2,13"
     papers = parser.add_subparsers(dest="paper", metavar="PAPER", required=True)
     summary = "the figures of the PagedAttention paper (Kwon et al., SOSP 2023), beside ours"
-    paper = papers.add_parser("sosp23", help=summary, description=summary.capitalize() + ".")
+    paper = papers.add_parser(
+        "sosp23", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+    )
     paper.add_argument(
         "--figure",
         type=_figures,
@@ -41,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     paper.add_argument("--seed", type=int, default=0, help="of lengths and arrivals")
     add_json(paper)
     summary = "hit rates of a trace that says what prompts share, as of the Mooncake traces"
-    mooncake = papers.add_parser("mooncake", help=summary, description=summary.capitalize() + ".")
+    mooncake = papers.add_parser(
+        "mooncake", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+    )
     _add_hits(mooncake)
     add_json(mooncake)
 
@@ -120,16 +126,9 @@ def run(options: argparse.Namespace) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     trials = Trials(options.seed, quick=options.quick)
-    figures, seconds = [], {}
-    with progress("figures", len(options.figure)) as advance:
-        for name in options.figure:
-            start = time.perf_counter()
-            figures.append(FIGURES[name](trials))
-            seconds[name] = time.perf_counter() - start
-            advance()
-    taken = ", ".join(f"{name} {one:.1f}" for name, one in seconds.items())
-    print(f"seconds of {sum(seconds.values()):.1f}: {taken}", file=sys.stderr)
     if options.json:
+        with progress("figures", len(options.figure)) as advance:
+            figures = _run_figures(options.figure, trials, lambda _: advance())
         print_json(
             {
                 "paper": "sosp23",
@@ -140,8 +139,28 @@ def _reproduce(options: argparse.Namespace) -> None:
             }
         )
         return
-    print(f"{ASSUMED}\n")
-    print("\n\n".join(as_text(figure) for figure in figures))
+    # No bar: each figure is shown as soon as it is there.
+    figures = _run_figures(
+        options.figure, trials, lambda figure: print(f"{as_text(figure)}\n", flush=True)
+    )
+    near = sum(figure.is_near(cell) for figure in figures for *_, cell in figure.compared())
+    compared = sum(1 for figure in figures for _ in figure.compared())
+    print(f"In range: {near} of {compared} numbers that the paper prints.\n")
+    print("\n".join(textwrap.wrap(f"Assumed: {ASSUMED}", WIDTH)))
+
+
+def _run_figures(
+    names: Sequence[str], trials: Trials, done: Callable[[Figure], None]
+) -> list[Figure]:
+    figures, taken = [], {}
+    for name in names:
+        start = time.process_time()
+        figures.append(FIGURES[name](trials))
+        taken[name] = time.process_time() - start
+        done(figures[-1])
+    shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in taken.items())
+    print(f"{sum(taken.values()):.1f} s of a processor: {shown}", file=sys.stderr)
+    return figures
 
 
 def _hit_rates(options: argparse.Namespace) -> None:

@@ -16,7 +16,9 @@ from typing import cast
 from looseleaf.core.step import Sample, TokenLogprobs, Update
 from looseleaf.engine.beams import BeamSearch, BeamSearchParams
 from looseleaf.engine.engine import Engine
+from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.executor import PlannedExecutor
+from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.trace_types import TraceRequest
 from looseleaf.planner.workload import Event, prompt_tokens
 from looseleaf.text.tokenizer import Tokenizer
@@ -52,8 +54,20 @@ def parents_at(width: int, search: int, step: int) -> tuple[int, ...]:
         search += 1
 
 
+def moved_share(width: int) -> float:
+    """Of the beams that a step makes: those whose parent has another place than they take."""
+    steps = [step for search in recorded_parents(width) for step in search[1:]]
+    moved = sum(parent != place for step in steps for place, parent in enumerate(step))
+    return moved / (len(steps) * width)
+
+
 class RecordedBeamsExecutor(PlannedExecutor):
-    """Implements `Executor` for searches of `Searches`."""
+    """Implements `Executor` for searches of `Searches`. Of their steps, beams oust each other in
+    every `every`-th only."""
+
+    def __init__(self, times: StepTimes, clock: VirtualClock, every: int = 1) -> None:
+        super().__init__(times, clock)
+        self._every = every
 
     def likely(self, token: int, sample: Sample) -> TokenLogprobs | None:
         found = super().likely(token, sample)
@@ -63,7 +77,9 @@ class RecordedBeamsExecutor(PlannedExecutor):
         search, _, number = sample.request_id.removeprefix("search-").partition("/beam-")
         width = len(found.top) // 2
         made, place = divmod(int(number) - 1, width) if int(number) else (-1, 0)
-        parents = parents_at(width, int(search), made + 1)
+        step = made + 1
+        alone = step > 0 and step % self._every
+        parents = tuple(range(width)) if alone else parents_at(width, int(search), step)
         children = [child for child, parent in enumerate(parents) if parent == place]
         logprobs = [-1 - _STEP * (child - place) for child in children]
         logprobs += [_UNLIKELY] * (len(found.top) - len(logprobs))

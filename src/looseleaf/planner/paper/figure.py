@@ -1,10 +1,15 @@
 """A figure as a grid: what the paper printed, beside what came out here."""
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 Published = float | tuple[float, float] | None
 """One number, a range, or nothing that is printed as a number."""
+
+
+WIDTH = 100
+"""Of lines of text, in characters."""
 
 
 class Cell(NamedTuple):
@@ -29,7 +34,8 @@ class Row(NamedTuple):
 
 class Figure(NamedTuple):
     """`tolerance` is how far a cell may be from the paper's, in its own unit, or as a share of it
-    where `relative`; `reason` explains those that are further away, in a sentence."""
+    where `relative`; `reason` says why some are further away, and `tested` what comes out here when
+    a cause is varied."""
 
     number: str
     title: str
@@ -38,24 +44,29 @@ class Figure(NamedTuple):
     tolerance: float | None = None
     relative: bool = False
     reason: str = ""
+    tested: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     digits: int = 2
 
-    def misses(self) -> Iterator[tuple[str, str, Cell]]:
-        """Row and column of the cells that are further away than `tolerance`."""
+    def compared(self) -> Iterator[tuple[str, str, Cell]]:
+        """Row and column of the cells that the paper has too."""
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
-                if self._is_miss(cell):
+                if cell.difference is not None:
                     yield row.label, column, cell
 
-    def _is_miss(self, cell: Cell) -> bool:
+    def misses(self) -> Iterator[tuple[str, str, Cell]]:
+        """Those that are further away than `tolerance`."""
+        return (found for found in self.compared() if not self.is_near(found[2]))
+
+    def is_near(self, cell: Cell) -> bool:
         if self.tolerance is None or cell.difference is None:
-            return False
+            return True
         allowed = self.tolerance
         if self.relative:
             assert cell.paper is not None
             allowed *= max(cell.paper) if isinstance(cell.paper, tuple) else cell.paper
-        return abs(cell.difference) > allowed + 1e-9
+        return abs(cell.difference) <= allowed + 1e-9
 
 
 def as_json(figure: Figure) -> dict[str, Any]:
@@ -66,7 +77,12 @@ def as_json(figure: Figure) -> dict[str, Any]:
             {
                 "label": row.label,
                 "cells": {
-                    column: {"paper": c.paper, "ours": c.ours, "difference": c.difference}
+                    column: {
+                        "paper": c.paper,
+                        "ours": c.ours,
+                        "difference": c.difference,
+                        "in_range": None if c.difference is None else figure.is_near(c),
+                    }
                     for column, c in zip(figure.columns, row.cells, strict=True)
                 },
             }
@@ -76,42 +92,70 @@ def as_json(figure: Figure) -> dict[str, Any]:
         "tolerance_is_relative": figure.relative,
         "misses": [f"{row}: {column}" for row, column, _ in figure.misses()],
         "reason": figure.reason if any(figure.misses()) else "",
+        "tested": list(figure.tested),
         "notes": list(figure.notes),
     }
 
 
 def as_text(figure: Figure) -> str:
-    cells = [[_cell(cell, figure.digits) for cell in row.cells] for row in figure.rows]
-    first = max(len(row.label) for row in figure.rows)
-    widths = [
-        max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(figure.columns)
-    ]
-    lines = [
-        f"{figure.number}: {figure.title}",
-        " " * first + "".join(f"   {c:>{w}}" for c, w in zip(figure.columns, widths, strict=True)),
-    ]
-    for row, shown in zip(figure.rows, cells, strict=True):
-        line = "".join(f"   {c:>{w}}" for c, w in zip(shown, widths, strict=True))
-        lines.append(f"{row.label:{first}}{line}".rstrip())
-    misses = list(figure.misses())
-    if figure.tolerance is not None:
-        allowed = f"{figure.tolerance:.0%}" if figure.relative else f"{figure.tolerance:g}"
-        known = sum(c.difference is not None for row in figure.rows for c in row.cells)
-        lines.append(f"within {allowed} of the paper's: {known - len(misses)} of {known}")
-    for row_label, column, cell in misses:
-        assert cell.difference is not None
-        lines.append(f"  off by {cell.difference:+.{figure.digits}f}: {row_label}, {column}")
-    if misses and figure.reason:
-        lines.append(f"  because {figure.reason}")
-    lines += [f"  {note}" for note in figure.notes]
+    """What the paper has too, one number a line; then all of ours, if there is more; then why."""
+    lines = [f"{figure.number}: {figure.title}"]
+    compared = list(figure.compared())
+    if compared:
+        lines += _comparison(figure, compared)
+    if len(compared) < sum(cell.ours is not None for row in figure.rows for cell in row.cells):
+        lines += _grid(figure)
+    if any(figure.misses()):
+        lines += _wrapped("why: ", figure.reason)
+    for text in figure.tested:
+        lines += _wrapped("tested: ", text)
+    for text in figure.notes:
+        lines += _wrapped("", text)
     return "\n".join(lines)
 
 
-def _cell(cell: Cell, digits: int) -> str:
-    ours = "-" if cell.ours is None else f"{cell.ours:,.{digits}f}"
-    if cell.paper is None:
-        return ours
-    if isinstance(cell.paper, tuple):
-        low, high = cell.paper
-        return f"{low:g}..{high:g} | {ours}"
-    return f"{cell.paper:,.{digits}f} | {ours}"
+def _comparison(figure: Figure, compared: list[tuple[str, str, Cell]]) -> list[str]:
+    names = [f"{row}: {column}" for row, column, _ in compared]
+    width = max(map(len, names))
+    allowed = ""
+    if figure.tolerance:
+        allowed = f" (±{figure.tolerance:{'.0%' if figure.relative else 'g'}})"
+    lines = [f"  {'':{width}}{'paper':>14}{'here':>12}{'difference':>12}   in range{allowed}"]
+    for name, (_, _, cell) in zip(names, compared, strict=True):
+        assert cell.difference is not None
+        assert cell.ours is not None
+        lines.append(
+            f"  {name:{width}}{_published(cell.paper, figure.digits):>14}"
+            f"{cell.ours:>12,.{figure.digits}f}{cell.difference:>+12,.{figure.digits}f}"
+            f"   {'yes' if figure.is_near(cell) else 'NO'}"
+        )
+    return lines
+
+
+def _grid(figure: Figure) -> list[str]:
+    first = max(len(row.label) for row in figure.rows)
+    cells = [
+        ["-" if c.ours is None else f"{c.ours:,.{figure.digits}f}" for c in row.cells]
+        for row in figure.rows
+    ]
+    widths = [
+        max(len(column), *(len(row[i]) for row in cells)) for i, column in enumerate(figure.columns)
+    ]
+    head = "".join(f"   {c:>{w}}" for c, w in zip(figure.columns, widths, strict=True))
+    lines = [f"  {'here':{first}}{head}"]
+    for row, shown in zip(figure.rows, cells, strict=True):
+        line = "".join(f"   {c:>{w}}" for c, w in zip(shown, widths, strict=True))
+        lines.append(f"  {row.label:{first}}{line}")
+    return lines
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        head + text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
+
+
+def _published(paper: Published, digits: int) -> str:
+    if isinstance(paper, tuple):
+        return f"{paper[0]:g} to {paper[1]:g}"
+    return f"{paper:,.{digits}f}"

@@ -1,9 +1,7 @@
 """Runs of one system on one machine: with as much work as it can take, and at some rate."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import fmean
 
 from looseleaf.core.step import Step
@@ -11,7 +9,14 @@ from looseleaf.engine.usage import Usage, usage
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.paper.beams import RecordedBeamsExecutor, Searches
-from looseleaf.planner.paper.setups import BLOCK_SIZE, Setup, System, engine_settings
+from looseleaf.planner.paper.setups import (
+    BLOCK_SIZE,
+    NO_OVERHEAD,
+    Overhead,
+    Setup,
+    System,
+    engine_settings,
+)
 from looseleaf.planner.replay import Outcome, Replay, planned_scheduler
 from looseleaf.planner.trace_types import TraceRequest
 from looseleaf.planner.workload import arrivals, poisson
@@ -49,20 +54,25 @@ def backlog(
     block_size: int = BLOCK_SIZE,
     seconds_between: float = 0.25,
     whole: bool = False,
+    every: int = 1,
+    overhead: Overhead = NO_OVERHEAD,
 ) -> Full:
     """All requests come at once; what is measured ends when none waits any more. It is the whole
     run if that is asked for, as for what does not depend on how full the memory is, or if requests
     do not wait for long.
 
-    Where nothing can be shared, beams are what they take in memory: samples, without the copying
-    that a change of places would need.
+    Samples that are preempted find their prompt again, if another one of them still runs: vLLM
+    preempts all of a request and swaps them out, so that they go on sharing. Where nothing can be
+    shared, beams are what they take in memory: samples, without the copying that a change of places
+    would need.
     """
-    settings = engine_settings(system, block_size, prefix_caching=hashed_tokens > 0)
+    together = beam_width == 1 and any(r.num_samples > 1 for r in requests)
+    settings = engine_settings(system, block_size, prefix_caching=hashed_tokens > 0 or together)
     scheduler = planned_scheduler(settings, setup.memory(block_size))
-    times, clock = setup.times(system, block_size), VirtualClock()
+    times, clock = setup.times(system, block_size, overhead), VirtualClock()
     if beam_width > 1 and system.paged:
         searches = Searches(requests, beam_width)
-        beams = RecordedBeamsExecutor(times, clock)
+        beams = RecordedBeamsExecutor(times, clock, every)
         replay = Replay(scheduler, beams)
         replay.engine.observers.append(_Looks(replay))
         replay.run(searches.events())
@@ -118,10 +128,6 @@ def _ends(outcomes: Sequence[Outcome]) -> dict[int, float]:
     return ends
 
 
-MAX_TRIED = 20
-"""Rates, each 15% from the one before."""
-
-
 @dataclass(frozen=True, slots=True)
 class Served:
     """Requests that came at `rate` a second. `latency` is the mean over requests of the time from
@@ -140,10 +146,11 @@ def serve(
     *,
     seed: int,
     block_size: int = BLOCK_SIZE,
+    overhead: Overhead = NO_OVERHEAD,
 ) -> Served:
     settings = engine_settings(system, block_size)
     scheduler = planned_scheduler(settings, setup.memory(block_size))
-    executor = PlannedExecutor(setup.times(system, block_size), VirtualClock())
+    executor = PlannedExecutor(setup.times(system, block_size, overhead), VirtualClock())
     timed = list(poisson(requests, rate, seed))
     result = Replay(scheduler, executor).run(arrivals(timed, hashed_tokens=0))
     last = timed[-1].arrival or 0.0
@@ -154,25 +161,3 @@ def serve(
     ]
     latency = fmean((o.finished - o.arrival) / o.num_output_tokens for o in result.outcomes)
     return Served(rate, latency, fmean(batches))
-
-
-def sustained(
-    run: Callable[[float], Served], around: float, latency: float
-) -> tuple[float, list[Served]]:
-    """The rate at which `run` comes to `latency`, between two rates that it is tried at, and all
-    that were tried."""
-    tried = [run(around)]
-    step = 1.15 if tried[0].latency < latency else 1 / 1.15
-    while (tried[-1].latency < latency) == (step > 1) and len(tried) < MAX_TRIED:
-        tried.append(run(tried[-1].rate * step))
-    tried.sort(key=lambda one: one.rate)
-    return _crossing(tried, latency), tried
-
-
-def _crossing(tried: Sequence[Served], latency: float) -> float:
-    """By a straight line through logarithms."""
-    for low, high in pairwise(tried):
-        if low.latency < latency <= high.latency:
-            place = math.log(latency / low.latency) / math.log(high.latency / low.latency)
-            return float(low.rate * (high.rate / low.rate) ** place)
-    raise ValueError(f"no rate that was tried has {latency:g} s a token")

@@ -1,9 +1,12 @@
 """The paper's machines, models and systems, as settings of this engine."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from looseleaf.core.request import RequestId
+from looseleaf.core.step import Step
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.cost_model import Roofline, Work
@@ -13,14 +16,27 @@ from looseleaf.planner.paper.published import KERNEL_OVERHEAD, SETUPS, SYSTEMS
 from looseleaf.planner.paper.workloads import CONTEXT
 from looseleaf.planner.shape_work import ShapeCounter
 from looseleaf.planner.shapes import ModelShape
-from looseleaf.planner.step_times import ShapeTimes
+from looseleaf.planner.step_times import ShapeTimes, StepTimes
 
 BLOCK_SIZE = 16
 MAX_NUM_SEQS = 1024
+"""Never reached, so that memory alone limits what runs at once. vLLM's default of those days was
+256, which beams would reach."""
+
 MAX_NUM_BATCHED_TOKENS = 2560
-"""vLLM's defaults of those days."""
+"""vLLM's default of those days."""
 
 DTYPE = "f16"
+
+
+class Overhead(NamedTuple):
+    """What a step takes beyond the roofline, in seconds: at all, and for each sequence in it."""
+
+    step: float = 0.0
+    sequence: float = 0.0
+
+
+NO_OVERHEAD = Overhead()
 
 
 class System(NamedTuple):
@@ -45,7 +61,7 @@ def engine_settings(
     system: System, block_size: int = BLOCK_SIZE, prefix_caching: bool = False
 ) -> EngineSettings:
     """As the paper has it: nobody keeps room for requests to grow, prompts are computed whole, and
-    nothing is kept of those that have ended unless a figure is about that."""
+    nothing is found again unless that is asked for."""
     return EngineSettings(
         block_size=block_size,
         max_num_seqs=MAX_NUM_SEQS,
@@ -78,6 +94,26 @@ def kernel_overhead(block_size: int) -> float:
     """The middle of what the paper measured at blocks of 16; taken to be a cost of each block, so
     that smaller ones cost more."""
     return sum(KERNEL_OVERHEAD) / 2 * BLOCK_SIZE / block_size
+
+
+class OverheadTimes:
+    """Implements `StepTimes`: those of others, and an overhead."""
+
+    def __init__(self, times: StepTimes, overhead: Overhead) -> None:
+        self._times = times
+        self._overhead = overhead
+
+    def seconds(self, step: Step) -> float:
+        return self._times.seconds(step) + self._more(len(step.sequences))
+
+    def decoding(
+        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
+    ) -> Iterator[float]:
+        more = self._more(len(num_stored))
+        return (seconds + more for seconds in self._times.decoding(num_stored, names))
+
+    def _more(self, num_sequences: int) -> float:
+        return self._overhead.step + num_sequences * self._overhead.sequence
 
 
 @dataclass(frozen=True)
@@ -123,8 +159,11 @@ class Setup:
             overhead=kernel_overhead(block_size) if system.paged else 0.0,
         )
 
-    def times(self, system: System, block_size: int = BLOCK_SIZE) -> ShapeTimes:
-        return ShapeTimes(self.counter, self.roofline(system, block_size))
+    def times(
+        self, system: System, block_size: int = BLOCK_SIZE, overhead: Overhead = NO_OVERHEAD
+    ) -> StepTimes:
+        times = ShapeTimes(self.counter, self.roofline(system, block_size))
+        return OverheadTimes(times, overhead) if any(overhead) else times
 
 
 def _setup(name: str, model: str, hardware: str, num_devices: int) -> Setup:

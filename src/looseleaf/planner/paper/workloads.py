@@ -13,6 +13,7 @@ Sentences to be translated (WMT16 English-German) are assumed to have 30 tokens,
 translated, each with a coefficient of variation of 0.6.
 """
 
+import itertools
 import random
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ LENGTHS = {
     "ShareGPT": (Spread(MEAN_LENGTHS["ShareGPT"][0], 1), Spread(MEAN_LENGTHS["ShareGPT"][1], 0.88)),
     "Alpaca": (Spread(MEAN_LENGTHS["Alpaca"][0], 1), Spread(MEAN_LENGTHS["Alpaca"][1], 1)),
     "WMT16": (Spread(30, 0.6), Spread(45, 0.6)),
+    "WMT16, longer": (Spread(60, 0.6), Spread(120, 0.6)),
 }
 
 
@@ -66,20 +68,28 @@ def draw(name: str, num_requests: int, seed: int, num_samples: int = 1) -> list[
     return found
 
 
-def translations(num_requests: int, seed: int, prefix: int) -> list[TraceRequest]:
+def translations(
+    num_requests: int, seed: int, prefix: int, lengths: str = "WMT16"
+) -> list[TraceRequest]:
     """Sentences behind one prefix, which is the first and only hash, of `prefix` tokens."""
     return [
         r._replace(num_prompt_tokens=prefix + r.num_prompt_tokens, hash_ids=(0,))
-        for r in draw("WMT16", num_requests, seed)
+        for r in draw(lengths, num_requests, seed)
     ]
 
 
-def chats(num_requests: int, seed: int) -> list[TraceRequest]:
+def chats(num_requests: int, seed: int, rounds: int | None = None) -> list[TraceRequest]:
     """Long conversations: every prompt has as many tokens as it may, which the paper says of most
-    of them."""
-    return [
-        r._replace(
-            num_prompt_tokens=CHAT_TOKENS, num_output_tokens=min(CHAT_TOKENS, r.num_output_tokens)
-        )
-        for r in draw("ShareGPT", num_requests, seed)
-    ]
+    of them. Or the last tokens of up to so many `rounds`, any number of them equally often."""
+    rng = random.Random(f"chats {seed}")
+    history = itertools.cycle(draw("ShareGPT", num_requests, seed + 1))
+    found = []
+    for request in draw("ShareGPT", num_requests, seed):
+        num_prompt = CHAT_TOKENS
+        if rounds is not None:
+            before = itertools.islice(history, rng.randrange(rounds))
+            said = sum(r.num_prompt_tokens + r.num_output_tokens for r in before)
+            num_prompt = min(CHAT_TOKENS, said + request.num_prompt_tokens)
+        num_output = min(CHAT_TOKENS, request.num_output_tokens)
+        found.append(request._replace(num_prompt_tokens=num_prompt, num_output_tokens=num_output))
+    return found
