@@ -62,7 +62,7 @@ def test_as_many_run_as_in_figure_13(trials: Trials) -> None:
 
 def test_sharing_saves_what_it_does_in_figure_15(trials: Trials) -> None:
     parallel = [memory.saved(trials.shared("Alpaca", "samples", n).usage) for n in (2, 6)]
-    assert parallel == pytest.approx([6.09, 9.79], abs=4)  # full runs are within 3
+    assert parallel == pytest.approx([6.09, 9.79], abs=4)  # at 4 samples a full run is 3.4 off
     beams = memory.saved(trials.shared("Alpaca", "beams", 4).usage)
     assert beams == pytest.approx(53.13, abs=3)
 
