@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from planning import linear_times, mixed_arrivals, request
 
@@ -94,6 +94,7 @@ def test_runs_of_decoding_are_the_engines_own_steps(settings: dict[str, Any], ga
         assert scheduler.counters.prefix_hits > 0
 
 
+@example(1679050, 76, 3, 4, 4, 0, 0.0)  # a prompt's last token is a step of its own
 @given(
     seed=st.integers(0, 2**32),
     num_blocks=st.integers(16, 90),

@@ -171,8 +171,11 @@ class _Phases:
 
 
 def _goes_on(sequence: ScheduledSequence) -> bool:
-    """Whether it gained a token and was not admitted in this step, which tells its whole table."""
-    return len(sequence.token_ids) == 1 and (sequence.table_start > 0 or not sequence.block_ids)
+    """Whether it computed one token, not of a prompt, for whose last block others may have been
+    held back, and was not admitted in this step, which tells its whole table."""
+    token_ids = sequence.token_ids
+    is_one = len(token_ids) == 1 and token_ids[0] < 0
+    return is_one and (sequence.table_start > 0 or not sequence.block_ids)
 
 
 def _num_steps(request: Request) -> int:
