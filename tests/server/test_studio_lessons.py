@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import browser as browsers
@@ -115,4 +116,24 @@ def test_two_lessons_walked_through_in_both_languages(start_server: Any, browser
         assert browser("text", ".chosen td >> nth=1") == str(found["figures"]["steps"])
         browser("click", ".dot")
         browser("press", f"[data-control={control['name']}]", "ArrowRight")
+    assert browser("problems") == []
+
+
+@needs_browser
+def test_a_lesson_opens_from_disk(start_server: Any, browser: Any, tmp_path: Path) -> None:
+    server = start_server()
+    browser("open", f"{server.url}/studio/#lessons/copies", {"locale": "zh-CN"})
+    browser("wait", "[data-lesson=copies]")
+    page = tmp_path / "lesson.html"
+    browser("download", "[data-action=export-lesson]", str(page))
+    there = browser("text", "[data-lesson=copies]")
+    browser("open", page.as_uri(), {"locale": "zh-CN"})
+    browser("wait", "[data-lesson=copies]")
+    assert browser("text", "[data-lesson=copies]") == there
+    browser("press", "body", "ArrowRight")
+    step = json.loads(payload_json("copies"))["scenes"][0]["steps"][1]["name"]
+    browser("wait", f"[data-step={step}]")
+    assert (
+        browser("evaluate", "document.querySelectorAll('[data-action=export-lesson]').length") == 0
+    )
     assert browser("problems") == []

@@ -185,15 +185,25 @@ export class Studio {
 
   /** The page in one file, with the moment that is shown and so many seconds before it. */
   async exported(seconds: number): Promise<string> {
-    const answer = await fetch('template', {
-      headers: this.key ? { authorization: `Bearer ${this.key}` } : {},
-    })
-    if (!answer.ok) throw new Error(`HTTP ${answer.status}`)
-    const template = await answer.text()
+    const template = await this.template()
     const excerpt = this.timeline.excerpt(seconds, MAX_EXPORT)
     const t = this.timeline.time - excerpt.frames[0]!.time
     const state = formatLink({ ...this.link(), t: Math.max(0, t) })
     return selfContained(template, { kind: 'moment', ...excerpt, state })
+  }
+
+  /** The page in one file, with a lesson that `lesson` is the data of. */
+  async exportedLesson(name: string, lesson: unknown): Promise<string> {
+    const state = `#lessons/${name}&lang=${this.language}`
+    return selfContained(await this.template(), { kind: 'lesson', name, lesson, state })
+  }
+
+  private async template(): Promise<string> {
+    const answer = await fetch('template', {
+      headers: this.key ? { authorization: `Bearer ${this.key}` } : {},
+    })
+    if (!answer.ok) throw new Error(`HTTP ${answer.status}`)
+    return await answer.text()
   }
 
   async open(file: File): Promise<void> {

@@ -13,6 +13,7 @@ export const en: LessonWords = {
     wrong: 'Not quite.',
     next_lesson: 'Next lesson',
     loading: 'Just a moment',
+    save: 'Save this lesson as a file',
     failed: 'The lesson could not be fetched.',
     keys: 'The arrow keys go from step to step.',
     legend: 'Legend',

@@ -12,6 +12,7 @@ export const zh: LessonWords = {
     wrong: '再想想。',
     next_lesson: '下一课',
     loading: '请稍候',
+    save: '把这一课存成文件',
     failed: '课程加载失败。',
     keys: '可用左右方向键切换步骤。',
     legend: '图例',
