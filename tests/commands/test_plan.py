@@ -228,6 +228,19 @@ def test_a_search(call, talks: Path) -> None:
         assert words in told
 
 
+def test_what_describes_one_replay_is_not_asked_of_several(
+    call, talks: Path, tmp_path: Path
+) -> None:
+    page, frames = str(tmp_path / "plan.html"), str(tmp_path / "plan.ndjson")
+    asked = ("plan", str(talks), *MODEL)
+    call(*asked, "--html", page, "--replicas", "2").check_refused("--html", "--replicas")
+    call(*asked, "--html", page, "--sweep", "block_size=8,16").check_refused("--html", "--sweep")
+    call(*asked, "--studio-record", frames, "--search", "--slo", "ttft=1s").check_refused(
+        "--studio-record", "--search"
+    )
+    assert not list(tmp_path.glob("plan.*"))
+
+
 def test_a_search_without_times(call, tmp_path: Path) -> None:
     path = tmp_path / "lengths.csv"
     path.write_text("num_prefill_tokens,num_decode_tokens\n" + "300,20\n" * 15)

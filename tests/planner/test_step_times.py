@@ -11,7 +11,7 @@ from looseleaf.planner.cost_model import StepPart, roofline
 from looseleaf.planner.hardware import load_hardware
 from looseleaf.planner.models import load_shape
 from looseleaf.planner.shape_work import ShapeCounter
-from looseleaf.planner.step_times import PartTimes, ShapeTimes
+from looseleaf.planner.step_times import ShapeTimes
 from looseleaf.sampling.params import SamplingParams
 
 STORED = [1, 900, 4095, 4096, 20_000]
@@ -33,10 +33,9 @@ def test_runs_of_decoding_take_what_their_steps_take(name: str, parallel: int) -
     model = roofline(load_hardware("H100"), counter.count)
     at_once = list(islice(counter.decoding(STORED), 5))
     shape_times = list(islice(ShapeTimes(counter, model).decoding(STORED), 5))
-    part_times = list(islice(PartTimes(model).decoding(STORED), 5))
     for i in range(5):
         stored = [length + i for length in STORED]
         assert at_once[i] == counter.count([StepPart(1, length) for length in stored])
         seconds = ShapeTimes(counter, model).seconds(decoding(stored))
-        assert shape_times[i] == part_times[i] == seconds
-        assert PartTimes(model).seconds(decoding(stored)) == seconds > 0
+        by_parts = model.seconds([StepPart(1, length) for length in stored])
+        assert shape_times[i] == by_parts == seconds > 0

@@ -14,7 +14,7 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.kernel_profile import load_profile
 from looseleaf.planner.plan import Plan, run_plan
-from looseleaf.planner.step_times import PartTimes
+from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.planner.trace import read_trace
 
 MODEL = "Llama-3.1-8B"
@@ -60,7 +60,7 @@ def replayed(traces: Path, device: str, num_blocks: int) -> Plan:
     memory = MemoryPlan(num_blocks, settings.block_size, 1, MAX_MODEL_LEN)
     profile = load_profile(traces / "profile" / f"{device}_llama31-8b_tp1", 32)
     trace = read_trace(traces / "sharegpt-300.jsonl")
-    return run_plan(trace, settings, memory, PartTimes(profile))
+    return run_plan(trace, settings, memory, SummaryTimes(profile, rows_that_draw=False))
 
 
 def off(ours: float, theirs: float) -> float:

@@ -79,6 +79,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 _OF_ONE_REPLAY = (
     *("html", "what_if", "compare_allocators", "against", "chrome_trace", "studio_record"),
 )
+"""Options that describe one replay of one engine."""
 
 
 def _how_many(text: str) -> int:
@@ -154,19 +155,7 @@ class Outputs:
 
 
 def _check_one_engine(options: argparse.Namespace) -> None:
-    """These describe one replay of one engine."""
-    asked = [
-        "--" + name.replace("_", "-")
-        for name in (
-            "html",
-            "what_if",
-            "compare_allocators",
-            "against",
-            "chrome_trace",
-            "studio_record",
-        )
-        if getattr(options, name)
-    ]
+    asked = ["--" + name.replace("_", "-") for name in _OF_ONE_REPLAY if getattr(options, name)]
     for other in ("sweep", "search"):
         if asked and getattr(options, other):
             raise ConfigError(f"{asked[0]} is about one replay: leave it out, or --{other}")

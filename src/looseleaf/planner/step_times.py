@@ -6,7 +6,7 @@ from typing import Protocol
 from looseleaf.core.request import RequestId
 from looseleaf.core.step import Step
 from looseleaf.executors.cost import CostCounter, StepCost
-from looseleaf.planner.cost_model import CostModel, Roofline, StepPart
+from looseleaf.planner.cost_model import Roofline, StepPart
 from looseleaf.planner.shape_work import ShapeCounter
 
 
@@ -55,24 +55,6 @@ class ShapeTimes:
         self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
     ) -> Iterator[float]:
         return map(self._model.seconds_of, self._counter.decoding(num_stored))
-
-
-class PartTimes:
-    """Implements `StepTimes` by a model that looks at every sequence of every step."""
-
-    def __init__(self, model: CostModel) -> None:
-        self._model = model
-
-    def seconds(self, step: Step) -> float:
-        return self._model.seconds(_parts(step))
-
-    def decoding(
-        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
-    ) -> Iterator[float]:
-        lengths = list(num_stored)
-        while True:
-            yield self._model.seconds([StepPart(1, length) for length in lengths])
-            lengths = [length + 1 for length in lengths]
 
 
 def _parts(step: Step) -> list[StepPart]:
