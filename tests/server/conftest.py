@@ -25,6 +25,7 @@ from looseleaf.server.metrics import Metrics
 from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import make_server
+from looseleaf.server.tls import TlsRefresh
 from looseleaf.server.tracing import Tracing
 from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 from looseleaf.text.chat_template import ChatTemplate
@@ -116,7 +117,7 @@ def start_server() -> Iterator[StartServer]:
         kv_events: KVEventStream | None = None,
         tracing: Tracing | None = None,
         tls: ssl.SSLContext | None = None,
-        refresh_tls: Callable[[], None] | None = None,
+        refresh_tls: TlsRefresh | None = None,
         studio: StudioSettings = DEFAULT_STUDIO,
     ) -> RunningServer:
         tokenizer = tiny_tokenizer()

@@ -137,24 +137,46 @@ def test_a_new_certificate_is_taken_and_a_bad_one_is_not(
     def shown() -> str:
         return ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
 
+    def refused(reason: str) -> None:
+        server.eventually(lambda: reason in caplog.text, f"refused: {reason}", seconds=15)
+        assert shown() == old
+
     old = (folder / "server.pem").read_text()
     new = (folder / "client.pem").read_text()
-    refresh()
     assert shown() == old
-    (tmp_path / "server.pem").write_text(new)
-    with caplog.at_level("INFO"):
-        refresh()  # the key is still the old one's
-    assert shown() == old
-    assert "stays as it was: the private key in" in caplog.text
+    (tmp_path / "server.pem").write_text(new)  # the key is still the old one's
+    refused("stays as it was: the private key in")
     (tmp_path / "server-key.pem").unlink()
-    refresh()
-    assert shown() == old
+    refused("stays as it was: [Errno 2] No such file")
     trusted = ssl.create_default_context(cafile=folder / "server.pem")
     with httpx.Client(verify=trusted) as open_before:
         assert open_before.get(f"{server.url}/health").status_code == 200
         shutil.copy(folder / "client-key.pem", tmp_path / "server-key.pem")
-        server.eventually(lambda: shown() == new, "the server looks by itself", seconds=15)
+        server.eventually(lambda: shown() == new, "the certificate is new", seconds=15)
         assert open_before.get(f"{server.url}/health").status_code == 200
+
+
+def test_who_shakes_hands_while_a_certificate_changes_gets_one_of_the_two(
+    start_server: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looseleaf.server.run.REFRESH_SECONDS", 0.1)
+    certificates = [(folder / f"{name}.pem").read_text() for name in ("server", "client")]
+    keys = [(folder / f"{name}-key.pem").read_text() for name in ("server", "client")]
+    both = tmp_path / "both.pem"
+    both.write_text(certificates[0] + keys[0])
+    served = TlsFiles(certfile=both)
+    context = served.context()
+    server = start_server(tls=context, refresh_tls=TlsRefresh(served, context))
+    port = int(server.url.rpartition(":")[2])
+    shown: list[str] = []
+    while len(shown) < 400 or set(shown) != set(certificates):
+        if len(shown) % 40 == 0:
+            turn = len(shown) // 40 % 2
+            (tmp_path / "next.pem").write_text(certificates[turn] + keys[turn])
+            (tmp_path / "next.pem").replace(both)
+        shown.append(ssl.get_server_certificate(("127.0.0.1", port), timeout=10))
+        assert len(shown) < 4_000
+    assert set(shown) == set(certificates)
 
 
 def test_who_never_shakes_hands_is_dropped(start_server: Any, folder: Path) -> None:

@@ -22,7 +22,7 @@ from looseleaf.server.keys import NO_KEYS, KeyRing
 from looseleaf.server.limits import DEFAULT_LIMITS, Cors, Limits
 from looseleaf.server.observing import DEFAULT_OBSERVING, Observing
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
-from looseleaf.server.tls import REFRESH_SECONDS
+from looseleaf.server.tls import REFRESH_SECONDS, TlsRefresh
 from looseleaf.server.tracing import Tracing
 from looseleaf.studio.settings import DEFAULT_STUDIO, StudioSettings
 
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         shutdown_seconds: float,
         *,
         exit_on_engine_failure: bool = False,
-        refresh_tls: Callable[[], None] | None = None,
+        refresh_tls: TlsRefresh | None = None,
     ) -> None:
         super().__init__(config)
         self._refresh_tls = refresh_tls
@@ -115,7 +115,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if self._refresh_tls is not None and counter % (REFRESH_SECONDS * TICKS_PER_SECOND) == 0:
-            await asyncio.to_thread(self._refresh_tls)
+            if await asyncio.to_thread(self._refresh_tls.look):
+                self._refresh_tls.take()
         failed = self._context.service.failure is not None
         return await super().on_tick(counter) or (failed and self._exit_on_engine_failure)
 
@@ -215,7 +216,7 @@ def make_server(
     root_path: str = "",
     exit_on_engine_failure: bool = False,
     tls: ssl.SSLContext | None = None,
-    refresh_tls: Callable[[], None] | None = None,
+    refresh_tls: TlsRefresh | None = None,
 ) -> Server:
     """A server that is not running yet; `Server.run` blocks until `should_exit` is set.
 
@@ -271,7 +272,7 @@ def run_server(
     watchers: Sequence[Callable[[Engine], None]] = (),
     tracing: Tracing | None = None,
     tls: ssl.SSLContext | None = None,
-    refresh_tls: Callable[[], None] | None = None,
+    refresh_tls: TlsRefresh | None = None,
     studio: StudioSettings = DEFAULT_STUDIO,
 ) -> None:
     """Serve `stack` until SIGINT or SIGTERM, then end what runs and close its engine.

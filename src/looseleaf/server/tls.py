@@ -102,19 +102,33 @@ class TlsRefresh:
         self._files, self._context = files, context
         self._stamps = files.stamps()
 
-    def __call__(self) -> None:
-        """Look at the files. What cannot be used is logged, and the certificate stays as it is."""
+    def look(self) -> bool:
+        """Whether there is something new that can be used. What cannot be is logged, and the
+        certificate stays as it is. For any thread: it waits for the disk and opens keys."""
+        try:
+            if self._files.stamps() == self._stamps:
+                return False
+            self._files.context()
+        except (LooseleafError, OSError) as error:
+            self._refuse(error)
+            return False
+        return True
+
+    def take(self) -> None:
+        """Take what `look` found to be good. For the thread that shakes hands, and no other: the
+        new certificate is in the context before its key is."""
         try:
             stamps = self._files.stamps()
-            if stamps == self._stamps:
-                return
-            self._files.context()  # all of it is good, before any of it is taken
             self._files.load(self._context)
         except (LooseleafError, OSError) as error:
-            logger.error("the TLS certificate stays as it was: %s", error)
+            self._refuse(error)
             return
         self._stamps = stamps
         logger.info("the TLS certificate was read again from %s", self._files.certfile)
+
+    @staticmethod
+    def _refuse(error: Exception) -> None:
+        logger.error("the TLS certificate stays as it was: %s", error)
 
 
 def _read(file: Path, what: str) -> bytes:
