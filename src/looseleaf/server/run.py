@@ -114,9 +114,10 @@ class Server(uvicorn.Server):
         return f"{scheme}://{_address(name[0], name[1])}"
 
     async def on_tick(self, counter: int) -> bool:
-        if self._refresh_tls is not None and counter % (REFRESH_SECONDS * TICKS_PER_SECOND) == 0:
-            if await asyncio.to_thread(self._refresh_tls.look):
-                self._refresh_tls.take()
+        refresh = self._refresh_tls
+        due = counter % (REFRESH_SECONDS * TICKS_PER_SECOND) == 0
+        if refresh is not None and due and await asyncio.to_thread(refresh.look):
+            refresh.take()
         failed = self._context.service.failure is not None
         return await super().on_tick(counter) or (failed and self._exit_on_engine_failure)
 
