@@ -23,6 +23,10 @@ MOST_TOKENS = 2400
 """Of the prompts of one load: what takes longer tells little more. Twice as many for traffic."""
 
 NUM_OUTPUT_TOKENS = 24
+FEW = 4
+NUM_OUTPUT_TOKENS_OF_FEW = 96
+"""Steps with few sequences are short: more of them, for about as much time."""
+
 _READER_TOKENS = 12
 _MARGIN = 64
 """Tokens a sequence for which there must be room besides its own."""
@@ -62,7 +66,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
     after the other, and long contexts that more or fewer sequences decode together."""
     rng = random.Random(seed)
     found = [
-        Load(batch, (CallShape(prompt, NUM_OUTPUT_TOKENS),) * batch)
+        Load(batch, (CallShape(prompt, _num_output_tokens(batch)),) * batch)
         for prompt in PROMPTS
         for batch in BATCHES
         if batch * prompt <= max(prompt, MOST_TOKENS)
@@ -78,6 +82,10 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
         and all(call.num_tokens <= max_model_len for call in load.calls)
         and load.num_slots <= num_slots
     ]
+
+
+def _num_output_tokens(batch: int) -> int:
+    return NUM_OUTPUT_TOKENS_OF_FEW if batch <= FEW else NUM_OUTPUT_TOKENS
 
 
 def _traffic(rng: random.Random, seats: int, num_shared: int) -> tuple[CallShape, ...]:
