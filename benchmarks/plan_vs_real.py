@@ -5,7 +5,8 @@
 Each workload is served by the real engine, on the thread that a server has it on, with requests
 that come at their times by the wall clock. Then the planner replays the same requests at the same
 times on a virtual clock, with a cost model calibrated on this machine. It never sees what was
-measured of a workload.
+measured of a workload. Time to the first token counts from when a request was sent, which is a
+millisecond or two after it was due: so much later does the event loop of this script wake up.
 
 `chat`: lengths like ShareGPT's (prompts of 161 tokens on average, answers shortened), requests at
 random times, below saturation, half of them with one system prompt. `rag`: questions about three
@@ -181,10 +182,11 @@ async def play(
     start = service.clock()
 
     async def ask(request: TraceRequest, prompt: list[int]) -> tuple[float, list[float]]:
-        due = start + (request.arrival or 0.0)
-        if due > start:
-            await asyncio.sleep(due - service.clock())
-        return due, await take_all(service, prompt, request.num_output_tokens)
+        sent = start
+        if request.arrival:
+            await asyncio.sleep(start + request.arrival - service.clock())
+            sent = service.clock()
+        return sent, await take_all(service, prompt, request.num_output_tokens)
 
     tasks = [
         asyncio.create_task(ask(request, prompt))
@@ -207,11 +209,11 @@ def played(
     counts: Sequence[int],
     steps: Sequence[TimedStep],
 ) -> Played:
-    """Of answers: when each was due, and the times at which tokens came."""
+    """Of answers: when each was sent, and the times at which tokens came."""
     return Played(
         sum(request.num_output_tokens for request in requests),
-        max(times[-1] for _, times in answers) - min(due for due, _ in answers),
-        tuple(times[0] - due for due, times in answers),
+        max(times[-1] for _, times in answers) - min(sent for sent, _ in answers),
+        tuple(times[0] - sent for sent, times in answers),
         tuple(
             (times[-1] - times[0]) / (request.num_output_tokens - 1)
             for request, (_, times) in zip(requests, answers, strict=True)

@@ -115,8 +115,7 @@ async def test_what_is_counted_of_a_run_is_what_the_planner_says(
         for _ in range(2):  # the second time nothing is left of the first
             measured, steps = await bench.play(stack, stack.service, timer, requests)
             planned = bench.predict(requests, stack, model())
-            rows = bench.compare([planned], [measured])
-            assert all(rows[key]["within"] for key in bench.EQUAL)
+            assert measured.counts == planned.counts
             assert measured.steps == planned.steps == len(steps)
             assert 0 < max(measured.ttfts) < measured.duration_s
             assert measured.busy_s < measured.duration_s

@@ -23,6 +23,7 @@ from looseleaf.planner.loads import (
     NUM_OUTPUT_TOKENS,
     PROMPTS,
     SHARED,
+    VISITS,
     CallShape,
     Load,
     loads,
@@ -130,6 +131,9 @@ def test_loads_fit_into_the_engine() -> None:
     assert {(call.num_shared, load.at_once) for load in readers for call in load.calls} == {
         (length, num) for length, documents, num in DOCUMENTS if documents > 1
     }
+    visits = [load for load in every if load.pause]
+    assert [{call.num_shared for call in load.calls} for load in visits] == [{n} for n in VISITS]
+    assert all(load.at_once == 1 for load in visits)
     few = loads(8, 128, 1100)
     assert few
     assert all(load.at_once <= 8 and load.num_slots <= 1100 for load in few)

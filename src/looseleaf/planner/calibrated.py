@@ -3,8 +3,9 @@
     seconds = a step + tokens and rows of logits, each by pieces of straight lines
             + a step with chunks + chunks + pairs of query and key of chunks
             + context of decoding sequences + what of it is read, which they may share
+            + a step with chunks alone, which most often comes after a pause
 
-No coefficient is below zero, so more work never takes less time.
+No coefficient is below zero, so more work of a kind never takes less time.
 """
 
 import json
@@ -23,7 +24,7 @@ them each is told by few steps, and follows their noise."""
 NOISY = 0.1
 """With a larger error in the middle, something else ran on the machine meanwhile."""
 
-_FORMAT = "looseleaf-calibration-3"
+_FORMAT = "looseleaf-calibration-4"
 
 
 def features(step: StepSummary) -> list[float]:
@@ -38,6 +39,7 @@ def features(step: StepSummary) -> list[float]:
         float(step.decode_context - step.shared_context),
         float(step.chunk > 0),
         float(step.num_chunks),
+        float(step.chunk > 0 and not step.num_decodes),
     ]
 
 
@@ -49,7 +51,7 @@ def _pieces(number: int) -> list[float]:
     ]
 
 
-NUM_INNER = 3
+NUM_INNER = 4
 """The last features, which only who sees an engine's steps can tell from the others."""
 
 NUM_FEATURES = len(features(StepSummary(0, 0, 0, 0, 0, 0)))

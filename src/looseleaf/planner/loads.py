@@ -19,6 +19,13 @@ SHARED = (512, 1536)
 DOCUMENTS = ((300, 2, 8), (300, 8, 8), (1000, 1, 6), (1000, 3, 6), (1000, 6, 6), (2000, 1, 4))
 """Tokens of each, how many there are, and how many read one of them."""
 
+VISITS = (0, 300, 1000)
+"""Tokens of a document about which one question is asked after the other."""
+
+NUM_VISITS = 10
+PAUSE_SECONDS = 0.1
+"""After an answer: long enough for threads to rest and for caches to be used by others."""
+
 MOST_TOKENS = 2400
 """Of the prompts of one load: what takes longer tells little more. Twice as many for traffic."""
 
@@ -47,10 +54,12 @@ class CallShape(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Requests of which `at_once` are served at any time, until all have been."""
+    """Requests of which `at_once` are served at any time, until all have been; after each of them
+    comes a pause of so many seconds."""
 
     at_once: int
     calls: tuple[CallShape, ...]
+    pause: float = 0.0
 
     @property
     def num_slots(self) -> int:
@@ -63,7 +72,8 @@ class Load(NamedTuple):
 def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) -> list[Load]:
     """What an engine with so much room can do without preempting anybody: requests that come all
     at once, requests of all lengths that come and go, the same with a prefix in common, prompts one
-    after the other, and long contexts that more or fewer sequences decode together."""
+    after the other, long contexts that more or fewer sequences decode together, and questions that
+    come now and then."""
     rng = random.Random(seed)
     found = [
         Load(batch, (CallShape(prompt, _num_output_tokens(batch)),) * batch)
@@ -75,6 +85,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
     found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[::2]]
     found += [Load(1, _prompts(rng)) for _ in range(2)]
     found += [Load(num, _readers(rng, length, docs, num)) for length, docs, num in DOCUMENTS]
+    found += [Load(1, _visits(rng, length), PAUSE_SECONDS) for length in VISITS]
     return [
         load
         for load in found
@@ -114,6 +125,13 @@ def _readers(
     return tuple(
         CallShape(length + rng.randint(8, 40), _READER_TOKENS * (i + 1), length, i % num_documents)
         for i in range(num_readers)
+    )
+
+
+def _visits(rng: random.Random, length: int) -> tuple[CallShape, ...]:
+    """All but the first find the document in the cache."""
+    return tuple(
+        CallShape(length + _between(rng, 8, 300), _READER_TOKENS, length) for _ in range(NUM_VISITS)
     )
 
 
@@ -175,6 +193,7 @@ async def _serve(service: EngineService, load: Load, rng: random.Random, vocab_s
             own = call.num_prompt_tokens - call.num_shared
             prompt = beginnings[call.document] + [rng.randrange(vocab_size) for _ in range(own)]
             await take_all(service, prompt, call.num_output_tokens)
+            await asyncio.sleep(load.pause)
 
     await asyncio.gather(*(seat() for _ in range(load.at_once)))
 
