@@ -1,12 +1,16 @@
 """Who of a real model's beams descends from whom: what `looseleaf reproduce sosp23` replays.
 
 Runs beam searches with SmolLM2-135M and prints a JSON object: by width, for each prompt a string of
-steps, each with the place of every new beam's parent.
+steps, each with the place of every new beam's parent; `=7` are seven steps in which each beam goes
+on in its own place. Prompts are text without a chat template, and searches go on past the end of an
+answer, as those of OPT do, which knows neither.
 """
 
+import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from looseleaf.bench.progress import progress
 from looseleaf.engine.beams import BeamSearch, BeamSearchParams
@@ -14,7 +18,7 @@ from looseleaf.engine.llm import LLM
 
 MODEL = "smollm2-135m"
 WIDTHS = (2, 4, 6)
-NUM_TOKENS = 200
+NUM_TOKENS = 800
 PROMPTS = (
     "Give ten tips for staying healthy, and explain each.",
     "Describe the structure of an atom in detail.",
@@ -41,29 +45,41 @@ def ancestry(search: BeamSearch, llm: LLM) -> Iterator[str]:
             yield "".join(str(before.index(token_ids[:-1])) for token_ids in after)
 
 
+def shorter(steps: Sequence[str]) -> str:
+    """As `planner.paper.beams.recorded_parents` reads it."""
+    found: list[str] = []
+    for step, same in groupby(steps):
+        num = len(list(same))
+        stay = step == "".join(map(str, range(len(step))))
+        found += [f"={num}"] if stay else [step] * num
+    return " ".join(found)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="of each search")
+    options = parser.parse_args()
     found: dict[int, list[str]] = {}
     with (
-        LLM(MODEL, kv_cache_memory="256MiB") as llm,
+        LLM(options.model, kv_cache_memory="256MiB") as llm,
         progress("searches", len(WIDTHS) * len(PROMPTS)) as advance,
     ):
         for width in WIDTHS:
-            params = BeamSearchParams(beam_width=width, max_tokens=NUM_TOKENS, ignore_eos=True)
+            params = BeamSearchParams(beam_width=width, max_tokens=options.tokens, ignore_eos=True)
             for prompt in PROMPTS:
-                text = llm.stack.chat_template.render(
-                    [{"role": "user", "content": prompt}], add_generation_prompt=True
-                )
+                text = f"{prompt}\n"
                 search = BeamSearch(
                     llm.engine,
                     prompt,
-                    llm.chat_tokens(text),
+                    llm.stack.tokenizer.encode(text, add_special=True, parse_special=False),
                     params,
                     frozenset(),
                     llm.stack.tokenizer,
                 )
-                found.setdefault(width, []).append(" ".join(ancestry(search, llm)))
+                found.setdefault(width, []).append(shorter(list(ancestry(search, llm))))
                 advance()
-    json.dump({"model": MODEL, "parents": found}, sys.stdout, indent=0)
+    json.dump({"model": options.model, "parents": found}, sys.stdout, indent=0)
     print()
 
 

@@ -117,7 +117,7 @@ async def test_what_is_counted_of_a_run_is_what_the_planner_says(
             planned = bench.predict(requests, stack, model())
             assert measured.counts == planned.counts
             assert measured.steps == planned.steps == len(steps)
-            assert 0 < max(measured.ttfts) < measured.duration_s
+            assert 0 < max(measured.ttfts) <= measured.duration_s
             assert measured.busy_s < measured.duration_s
     finally:
         await stack.service.stop()

@@ -3,12 +3,12 @@
 A planner's usual outputs are all alike, which is right where only lengths count. Beams share what
 they have in common, and how much that is depends on how often one of them ousts another. So the
 places of all parents were recorded, step by step, from searches of SmolLM2-135M over twelve
-instructions (benchmarks/beam_ancestry.py), and here log-probabilities are such that the same
-parents are chosen again. Longer searches go on with the record of the next instruction.
+instructions, for 800 tokens each (benchmarks/beam_ancestry.py), and here log-probabilities are such
+that the same parents are chosen again. Longer searches go on with the record of the next one.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -37,7 +37,15 @@ def recorded_parents(width: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     all descend from the prompt. Raises KeyError for a width that was not recorded."""
     with _FILE.open(encoding="utf-8") as file:
         searches = json.load(file)["parents"][str(width)]
-    return tuple(tuple(tuple(map(int, step)) for step in search.split()) for search in searches)
+    return tuple(tuple(_steps(search, width)) for search in searches)
+
+
+def _steps(search: str, width: int) -> Iterator[tuple[int, ...]]:
+    for word in search.split():
+        if word.startswith("="):
+            yield from [tuple(range(width))] * int(word[1:])
+        else:
+            yield tuple(map(int, word))
 
 
 def parents_at(width: int, search: int, step: int) -> tuple[int, ...]:

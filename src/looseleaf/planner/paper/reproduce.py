@@ -25,7 +25,8 @@ ASSUMED = (
     "nothing else), the paged kernel 23% more for attention at blocks of 16; no step has more than "
     "2,560 tokens, and memory alone limits its sequences. Prompts are computed whole, beside "
     "whoever decodes. Lengths are gamma distributed with the paper's means (ShareGPT's outputs "
-    "with the spread that Fig. 2 tells, others exponential); sentences to translate have 30 "
-    "tokens, and 45 translated. A preempted sample finds its prompt again while another one runs. "
-    "Rates are those while requests wait, which long traces come to at any latency."
+    "with the spread that Fig. 2 tells, sentences and Alpaca's instructions with one of 0.6, "
+    "others exponential); sentences to translate have 30 tokens, and 45 translated. A preempted "
+    "sample finds its prompt again while another one runs. Rates are those while requests wait, "
+    "which long traces come to at any latency."
 )

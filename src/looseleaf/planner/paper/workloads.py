@@ -4,10 +4,12 @@ Lengths are drawn from gamma distributions with these means, prompt and output b
 spread is not printed. ShareGPT's outputs have one that Fig. 2 tells: of Orca (Max), seven requests
 of 15,728 slots, 13.3% are still to be filled, so `E[output^2] / E[output]` is twice 299 tokens, a
 coefficient of variation of 0.88. (The same figure's token states then ask for prompts of 159 tokens
-on average: so prompts do not depend on outputs.) All others are exponential, which is the least
-that a mean says. Draws are stratified (one from each of as many parts of the distribution as there
-are requests), so that some hundreds have the means of thousands. What does not fit into a context
-of 2,048 tokens is drawn again.
+on average: so prompts do not depend on outputs.) Alpaca's prompts are instructions of a sentence or
+two, and vary as the sentences below do. All others are exponential, which is the least that a mean
+says; with it Orca (Oracle) and (Pow2) run as many of Alpaca's at once as in Fig. 13. Draws are
+stratified (one from each of as many parts of the distribution as there are requests), so that some
+hundreds have the means of thousands. What does not fit into a context of 2,048 tokens is drawn
+again.
 
 Sentences to be translated (WMT16 English-German) are assumed to have 30 tokens, and 45 when
 translated, each with a coefficient of variation of 0.6.
@@ -47,11 +49,17 @@ class Spread(NamedTuple):
         return drawn
 
 
+SENTENCES = 0.6
+"""The variation of lengths of what is a sentence, or a few."""
+
 LENGTHS = {
     "ShareGPT": (Spread(MEAN_LENGTHS["ShareGPT"][0], 1), Spread(MEAN_LENGTHS["ShareGPT"][1], 0.88)),
-    "Alpaca": (Spread(MEAN_LENGTHS["Alpaca"][0], 1), Spread(MEAN_LENGTHS["Alpaca"][1], 1)),
-    "WMT16": (Spread(30, 0.6), Spread(45, 0.6)),
-    "WMT16, longer": (Spread(60, 0.6), Spread(120, 0.6)),
+    "Alpaca": (
+        Spread(MEAN_LENGTHS["Alpaca"][0], SENTENCES),
+        Spread(MEAN_LENGTHS["Alpaca"][1], 1),
+    ),
+    "WMT16": (Spread(30, SENTENCES), Spread(45, SENTENCES)),
+    "WMT16, longer": (Spread(60, SENTENCES), Spread(120, SENTENCES)),
 }
 
 
