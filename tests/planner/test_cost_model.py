@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looseleaf.core.errors import ConfigError
-from looseleaf.planner.cost_model import Roofline, StepPart, StepSummary, roofline, summarize
+from looseleaf.planner.cost_model import (
+    REDUCTION_SECONDS,
+    Roofline,
+    StepPart,
+    StepSummary,
+    roofline,
+    summarize,
+)
 from looseleaf.planner.hardware import load_hardware
 from looseleaf.planner.models import load_shape
 from looseleaf.planner.shape_work import ShapeCounter, StepWork
@@ -48,6 +55,26 @@ def test_efficiencies_and_overhead() -> None:
     assert slow.seconds_of(work(weight_bytes=50)) == 23
     assert slow.seconds([]) == 0
     assert slow.seconds([StepPart(1, 0)]) == 3
+
+
+def test_sums_over_devices() -> None:
+    known = line(peer_bandwidth=4)
+    shared = work(linear_flops=200, num_reductions=3, sent_bytes=40)
+    assert known.seconds_of(shared) == pytest.approx(2 + 3 * REDUCTION_SECONDS + 10)
+    assert line().seconds_of(shared) == 2  # nobody says how fast the link is
+    assert ShapeCounter(LLAMA).count([StepPart(10, 0)]).num_reductions == 0
+    four = ShapeCounter(LLAMA, tensor_parallel_size=4)
+    for parts in ([StepPart(100, 900)], [StepPart(1, 5)] * 100):
+        told = four.count(parts)
+        assert told.num_reductions == 2 * 32
+        # Each of the four sends three quarters twice, of 100 tokens' 4,096 numbers of 16 bits.
+        assert told.sent_bytes == 2 * 32 * 100 * 4096 * 2 * 3 // 2
+    assert next(four.decoding([5] * 100)) == told
+    one, several = (
+        roofline(load_hardware(name), four.count).seconds([StepPart(8192, 0)])
+        for name in ("h100", "l40s")
+    )
+    assert several > one
 
 
 @pytest.mark.parametrize(

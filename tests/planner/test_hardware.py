@@ -44,6 +44,14 @@ def test_figures_of_the_data_sheets(
     assert device.memory == memory * GIB
 
 
+def test_links_to_other_devices() -> None:
+    h100, l4, cpu = (load_hardware(name) for name in ("h100", "l4", "epyc-9654"))
+    assert (h100.peer_link, l4.peer_link) == (450e9, None)
+    assert h100.peer_bandwidth == pytest.approx(0.8 * 450e9)
+    assert l4.peer_bandwidth == l4.swap_bandwidth == pytest.approx(0.8 * 32e9)
+    assert cpu.peer_bandwidth is None
+
+
 def test_the_memory_that_a_recording_found_is_what_programs_see() -> None:
     """25,250,627,584 bytes, as CUDA told the RTX 4090's recording."""
     assert load_hardware("rtx-4090").usable_memory == pytest.approx(25_250_627_584, abs=2**20)

@@ -31,6 +31,15 @@ class StepCost(NamedTuple):
         return self.linear_flops + self.attention_flops
 
     @property
+    def num_reductions(self) -> int:
+        """Sums over devices: there is one."""
+        return 0
+
+    @property
+    def sent_bytes(self) -> int:
+        return 0
+
+    @property
     def num_bytes(self) -> int:
         return self.weight_bytes + self.kv_read_bytes + self.kv_written_bytes
 

@@ -68,6 +68,14 @@ class Work(Protocol):
     def kv_read_bytes(self) -> int: ...
     @property
     def kv_written_bytes(self) -> int: ...
+    @property
+    def num_reductions(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
+
+
+REDUCTION_SECONDS = 20e-6
+"""Of a sum over devices, besides its bytes: an assumption, as a roofline's efficiencies are."""
 
 
 class CostModel(Protocol):
@@ -84,11 +92,12 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Products and attention each take the longer of computing and reading; then comes what each
-    step takes besides (`step_overhead`, seconds).
+    """Products and attention each take the longer of computing and reading; then come the sums over
+    devices, and what each step takes besides (`step_overhead`, seconds).
 
     `peak_flops` and `bandwidth` are a device's, reached to the shares `compute_efficiency` and
-    `bandwidth_efficiency`. `count` tells the work of a step, on each device.
+    `bandwidth_efficiency`. `count` tells the work of a step, on each device. `peer_bandwidth` is
+    what one sends others, in bytes a second; with None, sums over devices take no time.
     """
 
     name: str
@@ -98,6 +107,7 @@ class Roofline:
     compute_efficiency: float = 0.7
     bandwidth_efficiency: float = 0.85
     step_overhead: float = 0.0
+    peer_bandwidth: float | None = None
     known_error: str = "unknown: its efficiencies are assumptions until they are calibrated"
 
     def __post_init__(self) -> None:
@@ -126,7 +136,11 @@ class Roofline:
         kv_bytes = work.kv_read_bytes + work.kv_written_bytes
         linear = max(work.linear_flops / flops, work.weight_bytes / bandwidth)
         attention = max(work.attention_flops / flops, kv_bytes / bandwidth)
-        return linear + attention + self.step_overhead
+        together = 0.0
+        if self.peer_bandwidth is not None:
+            together = work.num_reductions * REDUCTION_SECONDS
+            together += work.sent_bytes / self.peer_bandwidth
+        return linear + attention + together + self.step_overhead
 
 
 def roofline(
@@ -141,5 +155,6 @@ def roofline(
         count=count,
         peak_flops=hardware.peak_flops(weights_dtype),
         bandwidth=hardware.bandwidth,
+        peer_bandwidth=hardware.peer_bandwidth,
         **settings,  # type: ignore[arg-type]
     )

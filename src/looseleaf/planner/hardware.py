@@ -16,7 +16,18 @@ _TABLE = Path(__file__).parent / "data" / "hardware.toml"
 
 KINDS = ("gpu", "cpu")
 PEAK_DTYPES = ("f32", "bf16", "f16", "fp8", "int8", "fp4")
-_KEYS = ("name", "title", "kind", "memory", "visible", "bandwidth", "host_link", "peak", "source")
+_KEYS = (
+    "name",
+    "title",
+    "kind",
+    "memory",
+    "visible",
+    "bandwidth",
+    "host_link",
+    "peer_link",
+    "peak",
+    "source",
+)
 
 LINK_EFFICIENCY = 0.8
 """An assumption, as the roofline's are: large copies get so far, after the protocol's overhead."""
@@ -29,7 +40,8 @@ _COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16"}
 class Hardware:
     """One device. `memory` and `visible_memory`, what programs see of it, are in bytes; None is
     what is put in. `bandwidth` is in bytes a second; `peak` in FLOP/s by what is multiplied.
-    `host_link` is what the link to the host's memory carries each way, in bytes a second."""
+    `host_link` is what the link to the host's memory carries each way, in bytes a second, and
+    `peer_link` that to other devices, where it is not the same."""
 
     name: str
     title: str
@@ -40,6 +52,7 @@ class Hardware:
     peak: Mapping[str, float]
     source: str
     host_link: float | None = None
+    peer_link: float | None = None
 
     @property
     def swap_bandwidth(self) -> float | None:
@@ -48,6 +61,12 @@ class Hardware:
         if self.kind == "cpu":
             return LINK_EFFICIENCY * self.bandwidth / 2
         return None if self.host_link is None else LINK_EFFICIENCY * self.host_link
+
+    @property
+    def peer_bandwidth(self) -> float | None:
+        """What a device can be expected to send others; None if nobody says."""
+        link = self.host_link if self.peer_link is None else self.peer_link
+        return None if link is None else LINK_EFFICIENCY * link
 
     @property
     def usable_memory(self) -> int | None:
@@ -123,7 +142,8 @@ def _hardware(row: Any, where: str) -> Hardware:
         bandwidth=_positive(row.get("bandwidth"), "bandwidth", where) * 1e9,
         peak={key: _positive(value, f"peak {key}", where) * 1e12 for key, value in peaks.items()},
         source=str(row.get("source", where)),
-        host_link=_link(row, where),
+        host_link=_link(row, "host_link", where),
+        peer_link=_link(row, "peer_link", where),
     )
 
 
@@ -137,9 +157,9 @@ def _memory(row: Mapping[str, Any], key: str, where: str) -> int | None:
         raise ConfigError(f"{where}: {key}: {error}") from None
 
 
-def _link(row: Mapping[str, Any], where: str) -> float | None:
-    value = row.get("host_link")
-    return None if value is None else _positive(value, "host_link", where) * 1e9
+def _link(row: Mapping[str, Any], key: str, where: str) -> float | None:
+    value = row.get(key)
+    return None if value is None else _positive(value, key, where) * 1e9
 
 
 def _positive(value: Any, key: str, where: str) -> float:

@@ -15,20 +15,24 @@ from looseleaf.planner.shapes import ModelShape, Parameters
 
 class StepWork(NamedTuple):
     """On each device. A multiplication and an addition are two FLOPs; weights are read once in a
-    step, and each sequence reads its context once."""
+    step, and each sequence reads its context once. `num_reductions` are sums over all devices, for
+    which each sends `sent_bytes` together."""
 
     linear_flops: int
     attention_flops: int
     weight_bytes: int
     kv_read_bytes: int
     kv_written_bytes: int
+    num_reductions: int = 0
+    sent_bytes: int = 0
 
 
 class ShapeCounter:
     """Counts steps of one model, in which every sequence samples one token.
 
-    Of experts, those are read that at least one token goes to, if all are equally likely. What
-    devices tell each other is not counted.
+    Of experts, those are read that at least one token goes to, if all are equally likely. Devices
+    sum up what attention and the feed-forward part of each layer give, in 16 bits and by a ring:
+    each sends `2 * (n - 1) / n` of it (Patarasuk and Yuan, 2009).
     """
 
     def __init__(
@@ -42,6 +46,9 @@ class ShapeCounter:
         weights = weight_dtype(shape.dtype if weights == "auto" else weights)
         kv = kv_dtype(shape.kv_dtype if kv == "auto" else kv)
         self._parallel = tensor_parallel_size
+        self._num_reductions = 2 * shape.num_layers if tensor_parallel_size > 1 else 0
+        ring = 2 * (tensor_parallel_size - 1) / tensor_parallel_size
+        self._sent_bytes = round(self._num_reductions * 2 * shape.hidden_size * ring)
         parts = shape.parameters
         output = parts.embedding if shape.tied_embeddings else parts.output
         experts = Parameters(0, 0, 0, 0, 0, experts=parts.experts)
@@ -98,6 +105,8 @@ class ShapeCounter:
             + num_tokens * self._embedding_bytes,
             read,
             written,
+            self._num_reductions,
+            num_tokens * self._sent_bytes,
         )
 
 

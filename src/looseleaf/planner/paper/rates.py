@@ -58,8 +58,7 @@ def _with_overheads(trials: Trials) -> str:
 
     fixed = ", ".join(f"{ratio(setup, FIXED)} of {setup.name}" for setup in _setups(trials)[::2])
     return (
-        f"over Orca (Oracle) it is {fixed} with {1000 * FIXED.step:g} ms more a step (what "
-        f"several devices tell each other is such a cost, not counted here), but "
+        f"over Orca (Oracle) it is {fixed} with {1000 * FIXED.step:g} ms more a step, but "
         f"{ratio(OPT_13B, SLOW_STEPS)} of {OPT_13B.name} with {1000 * SLOW_STEPS.sequence:g} ms "
         "more for each sequence in it"
     )

@@ -146,7 +146,6 @@ class Setup:
 
     @cached_property
     def counter(self) -> ShapeCounter:
-        """What devices tell each other takes no time here."""
         return ShapeCounter(self.shape, DTYPE, DTYPE, self.num_devices)
 
     def roofline(self, system: System, block_size: int = BLOCK_SIZE) -> PagedRoofline:
@@ -156,6 +155,7 @@ class Setup:
             count=self.counter.count,
             peak_flops=hardware.peak_flops(DTYPE),
             bandwidth=hardware.bandwidth,
+            peer_bandwidth=hardware.peer_bandwidth,
             overhead=kernel_overhead(block_size) if system.paged else 0.0,
         )
 
