@@ -30,7 +30,7 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -282,6 +282,12 @@ class Started(NamedTuple):
     service: EngineService
     timer: StepTimer
 
+    @property
+    def room(self) -> tuple[int, int, int]:
+        """Seats, the longest sequence, and tokens in all."""
+        memory = self.stack.memory
+        return self.stack.settings.max_num_seqs, memory.max_model_len, memory.num_tokens
+
 
 class Run(NamedTuple):
     """A pass that was served, and the share that other programs took of the processors."""
@@ -298,7 +304,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._engines: dict[str, Started] = {}
+        self._engines: dict[frozenset[tuple[str, Any]], Started] = {}
         self._steps: list[TimedStep] = []
         self._num_loads = 0
         self._again: list[Load] = []
@@ -314,10 +320,9 @@ class Bench:
         settings = EngineSettings(model=options.model, threads=options.threads)
         runs = []
         try:
-            for name, changes in {w.name: w.settings for w in workloads}.items():
-                self._engines[name] = await start_engine(settings, changes)
-            if model is None:
-                self._engines[""] = await start_engine(settings, {})
+            for changes in ({}, *(workload.settings for workload in workloads)):
+                if _key(changes) not in self._engines:
+                    self._engines[_key(changes)] = await start_engine(settings, changes)
             for number, workload in enumerate(workloads):
                 if model is None:
                     await self._calibrate(number, len(workloads) + 1)
@@ -333,19 +338,26 @@ class Bench:
         return report(runs, model)
 
     async def _calibrate(self, number: int, parts: int) -> None:
-        """One of so many parts of the calibration; each has loads of every kind."""
-        stack, service, timer = self._engines[""]
-        seats, memory = stack.settings.max_num_seqs, stack.memory
-        plan = [
-            load
-            for seed in range(self._options.rounds)
-            for load in loads(seats, memory.max_model_len, memory.num_tokens, seed)
-        ]
+        """One of so many parts of the calibration; each has loads of every kind. The engines take
+        turns: they lie in different places of the memory. What is too large for one is done on the
+        first."""
+        first, *_ = engines = list(self._engines.values())
+        plan = [load for seed in range(self._options.rounds) for load in loads(*first.room, seed)]
         random.Random(0).shuffle(plan)
-        fresh = plan[number::parts]
-        if not (part := fresh + self._again):
+        fresh, again = plan[number::parts], self._again
+        self._again = []
+        note(f"calibration, part {number + 1} of {parts}: {len(fresh) + len(again)} loads")
+        chosen = engines[number % len(engines)]
+        may_repeat = number < parts - 1
+        for part, twice in ((fresh, may_repeat), (again, False)):  # twice is enough
+            here = [load for load in part if load.fits(*chosen.room)]
+            await self._time(chosen, here, twice)
+            await self._time(first, [load for load in part if load not in here], twice)
+
+    async def _time(self, started: Started, part: Sequence[Load], may_repeat: bool) -> None:
+        if not part:
             return
-        note(f"calibration, part {number + 1} of {parts}: {len(part)} loads")
+        stack, service, timer = started
         others, shares = Others(), list[float]()
         first = self._num_loads + 1
         steps = await time_loads(
@@ -355,17 +367,15 @@ class Bench:
             part,
             on_load=lambda: shares.append(others.share()),
             first_number=first,
-            seed=number,
+            seed=first,
         )
-        keeps = number == parts - 1
-        good = [keeps or share <= DISTURBED for share in shares[: len(fresh)]]
-        good += [True] * len(self._again)  # twice is enough
+        good = [share <= DISTURBED or not may_repeat for share in shares]
         self._steps += [step for step in steps if good[step.load - first]]
-        self._again = [load for load, is_good in zip(part, good, strict=True) if not is_good]
+        self._again += [load for load, is_good in zip(part, good, strict=True) if not is_good]
         self._num_loads += len(part)
 
     async def _measure(self, workload: Workload) -> Run:
-        stack, service, timer = self._engines[workload.name]
+        stack, service, timer = self._engines[_key(workload.settings)]
         runs: list[Run] = []
         while len(runs) < MOST_TRIES:
             note(f"{workload.name}: {len(workload.requests)} requests")
@@ -375,6 +385,10 @@ class Bench:
             if runs[-1].others <= DISTURBED:
                 break
         return min(runs, key=lambda run: run.others)
+
+
+def _key(changes: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    return frozenset(changes.items())
 
 
 async def start_engine(settings: EngineSettings, changes: dict[str, Any]) -> Started:

@@ -166,8 +166,8 @@ async def test_a_pass_that_is_disturbed_is_done_again(
 
     monkeypatch.setattr(bench, "play", play)
     runs = bench.Bench(SimpleNamespace())
-    runs._engines["burst"] = bench.Started(None, None, None)
     workload = bench.burst(5, 1.0, 0)
+    runs._engines[bench._key(workload.settings)] = bench.Started(None, None, None)
     assert (await runs._measure(workload)).others == 0.01
     assert (await runs._measure(workload)).others == 0.1  # the best of the tries
 

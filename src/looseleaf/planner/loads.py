@@ -68,6 +68,14 @@ class Load(NamedTuple):
         shared = sum({call.document: call.num_shared for call in self.calls}.values())
         return shared + sum(longest[-self.at_once :]) + _MARGIN * self.at_once
 
+    def fits(self, max_num_seqs: int, max_model_len: int, num_slots: int) -> bool:
+        """Whether an engine with so much room never has to preempt anybody."""
+        return (
+            self.at_once <= max_num_seqs
+            and all(call.num_tokens <= max_model_len for call in self.calls)
+            and self.num_slots <= num_slots
+        )
+
 
 def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) -> list[Load]:
     """What an engine with so much room can do without preempting anybody: requests that come all
@@ -86,13 +94,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
     found += [Load(1, _prompts(rng)) for _ in range(2)]
     found += [Load(num, _readers(rng, length, docs, num)) for length, docs, num in DOCUMENTS]
     found += [Load(1, _visits(rng, length), PAUSE_SECONDS) for length in VISITS]
-    return [
-        load
-        for load in found
-        if load.at_once <= max_num_seqs
-        and all(call.num_tokens <= max_model_len for call in load.calls)
-        and load.num_slots <= num_slots
-    ]
+    return [load for load in found if load.fits(max_num_seqs, max_model_len, num_slots)]
 
 
 def _num_output_tokens(batch: int) -> int:
