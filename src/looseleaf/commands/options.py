@@ -23,6 +23,13 @@ from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 DEFAULTS = EngineSettings()
 
+_Number = Callable[[int], Callable[[str], int]]
+
+
+def _number(_: int) -> Callable[[str], int]:
+    """In the place of `at_least` for what EngineSettings checks: it says more of each setting."""
+    return int
+
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -40,9 +47,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Everything in EngineSettings but the model."""
     memory = parser.add_argument_group("memory")
-    memory.add_argument(
-        "--block-size", type=int, default=DEFAULTS.block_size, help="tokens in a KV block"
-    )
+    add_block_size(memory)
     memory.add_argument(
         "--kv-cache-memory",
         type=_memory_range,
@@ -51,25 +56,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--max-num-seqs full-length requests could use); with 256MiB:2GiB, a server without work "
         "gives back what is more than the first",
     )
-    memory.add_argument(
-        "--max-model-len",
-        type=int,
-        metavar="TOKENS",
-        help="most tokens of prompt and output together (default: the model's context, or what "
-        "fits into the KV cache)",
-    )
-    memory.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=DEFAULTS.enable_prefix_caching,
-        help="keep and share the KV of equal beginnings",
-    )
-    memory.add_argument(
-        "--kv-allocator",
-        choices=KV_ALLOCATORS,
-        default=DEFAULTS.kv_allocator,
-        help="paged blocks, or one of the old ways to reserve, for comparison",
-    )
+    add_max_model_len(memory)
+    add_block_use(memory)
     memory.add_argument(
         "--pin-budget",
         type=float,
@@ -84,13 +72,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="memory for blocks that no longer fit into the KV cache, of preempted requests and of "
         "earlier prompts, like 512MiB; a number alone is GiB (default: none)",
     )
-    memory.add_argument(
-        "--preemption-mode",
-        choices=PREEMPTION_MODES,
-        default=DEFAULTS.preemption_mode,
-        help="what becomes of a request that gave way: loaded from the swap space or computed "
-        "again, or whatever takes less time (auto)",
-    )
+    add_preemption_mode(memory)
     memory.add_argument(
         "--kv-disk",
         type=Path,
@@ -114,27 +96,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.max_num_batched_tokens,
         help="most tokens in a step; longer prompts are computed in chunks",
     )
-    scheduling.add_argument(
-        "--long-prefill-token-threshold",
-        type=int,
-        metavar="TOKENS",
-        help="most tokens of a step that long prompts get while others could use them (default: "
-        "half of --max-num-batched-tokens)",
-    )
-    scheduling.add_argument(
-        "--admission-headroom",
-        type=int,
-        default=DEFAULTS.admission_headroom,
-        metavar="TOKENS",
-        help="admit a request only if each running one could grow by so much; 0 admits whatever "
-        "fits, which may be preempted soon",
-    )
-    scheduling.add_argument(
-        "--scheduling-policy",
-        choices=tuple(POLICIES),
-        default=DEFAULTS.scheduling_policy,
-        help="who goes first",
-    )
+    add_order(scheduling)
     scheduling.add_argument(
         "--speculative-ngram",
         type=int,
@@ -144,6 +106,73 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "them all in one step: the same answers, sooner where text repeats (0 is off)",
     )
     add_execution(parser)
+
+
+def add_block_size(group: argparse._ArgumentGroup, number: _Number = _number) -> None:
+    """Like the next ones also for `plan` and `fit`, where `number` is `at_least`."""
+    group.add_argument(
+        "--block-size", type=number(1), default=DEFAULTS.block_size, help="tokens in a KV block"
+    )
+
+
+def add_max_model_len(group: argparse._ArgumentGroup, number: _Number = _number) -> None:
+    group.add_argument(
+        "--max-model-len",
+        type=number(2),
+        metavar="TOKENS",
+        help="most tokens of prompt and output together (default: the model's context, or what "
+        "fits into the KV cache)",
+    )
+
+
+def add_block_use(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.enable_prefix_caching,
+        help="keep and share the KV of equal beginnings",
+    )
+    group.add_argument(
+        "--kv-allocator",
+        choices=KV_ALLOCATORS,
+        default=DEFAULTS.kv_allocator,
+        help="paged blocks, or one of the old ways to reserve, for comparison",
+    )
+
+
+def add_preemption_mode(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--preemption-mode",
+        choices=PREEMPTION_MODES,
+        default=DEFAULTS.preemption_mode,
+        help="what becomes of a request that gave way: loaded from the swap space or computed "
+        "again, or whatever takes less time (auto)",
+    )
+
+
+def add_order(group: argparse._ArgumentGroup, number: _Number = _number) -> None:
+    """What the scheduler goes by within the limits of a step."""
+    group.add_argument(
+        "--long-prefill-token-threshold",
+        type=number(1),
+        metavar="TOKENS",
+        help="most tokens of a step that long prompts get while others could use them (default: "
+        "half of --max-num-batched-tokens)",
+    )
+    group.add_argument(
+        "--admission-headroom",
+        type=number(0),
+        default=DEFAULTS.admission_headroom,
+        metavar="TOKENS",
+        help="admit a request only if each running one could grow by so much; 0 admits whatever "
+        "fits, which may be preempted soon",
+    )
+    group.add_argument(
+        "--scheduling-policy",
+        choices=tuple(POLICIES),
+        default=DEFAULTS.scheduling_policy,
+        help="who goes first",
+    )
 
 
 def add_execution(parser: argparse.ArgumentParser) -> None:
