@@ -16,13 +16,14 @@ from looseleaf.commands.options import (
     at_least,
     memory_size,
     print_json,
+    read_by,
 )
-from looseleaf.core.errors import ConfigError, LooseleafError
+from looseleaf.core.errors import ConfigError
 from looseleaf.planner.fit import FitSettings, fit
 from looseleaf.planner.fit_report import as_json, as_text
 from looseleaf.planner.hardware import known_hardware, load_hardware
 from looseleaf.planner.known_models import known_shapes
-from looseleaf.planner.lengths import Lengths, parse_lengths
+from looseleaf.planner.lengths import parse_lengths
 from looseleaf.planner.models import load_shape
 from looseleaf.planner.shapes import ModelShape
 
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     traffic = parser.add_argument_group("traffic")
     traffic.add_argument(
         "--requests",
-        type=_lengths,
+        type=read_by(parse_lengths),
         nargs="+",
         default=[],
         metavar="PROMPT:OUTPUT",
@@ -129,11 +130,3 @@ def _list(json: bool) -> None:
         return
     print("models", *(f"  {name}" for name in models), sep="\n")
     print("hardware", *(f"  {name:14}  {title}" for name, title in hardware.items()), sep="\n")
-
-
-def _lengths(text: str) -> Lengths:
-    """For `type=` of an option."""
-    try:
-        return parse_lengths(text)
-    except LooseleafError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

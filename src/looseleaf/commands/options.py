@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.policy import POLICIES
@@ -23,6 +23,9 @@ from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 DEFAULTS = EngineSettings()
 
+MODEL_HELP = "a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE]"
+
+_Read = TypeVar("_Read")
 _Number = Callable[[int], Callable[[str], int]]
 
 
@@ -36,7 +39,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--model",
         "-m",
         default=DEFAULTS.model,
-        help="a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE]",
+        help=MODEL_HELP,
     )
 
 
@@ -410,31 +413,28 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def memory_size(text: str) -> int:
-    """For `type=` of an option."""
-    try:
-        return parse_bytes(text)
-    except LooseleafError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def read_by(parse: Callable[[str], _Read]) -> Callable[[str], _Read]:
+    """For `type=` of an option: `parse`, whose LooseleafError becomes argparse's."""
+
+    def read(text: str) -> _Read:
+        try:
+            return parse(text)
+        except LooseleafError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+memory_size = read_by(parse_bytes)
 
 
 def _memory_range(text: str) -> int | str:
-    """For `type=` of an option."""
     if ":" not in text:
         return memory_size(text)
-    try:
-        memory_range(text)
-    except LooseleafError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    read_by(memory_range)(text)
     return text
 
 
 def swap_size(text: str) -> int:
     """For `type=` of an option: like `memory_size`, but a number alone is GiB, as vLLM has it."""
     return memory_size(f"{text}GiB" if text.strip().replace(".", "", 1).isdigit() else text)
-
-
-def port_number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: ports go from 0 to 65535")
-    return int(text)
