@@ -305,10 +305,23 @@ def _ids(text: str) -> frozenset[int]:
         raise argparse.ArgumentTypeError(f"{text!r} are no token ids, like 1,2,3") from None
 
 
-def engine_settings(options: argparse.Namespace) -> EngineSettings:
+def execution_settings(options: argparse.Namespace, **more: Any) -> EngineSettings:
+    """Of a model and `add_execution`."""
     return EngineSettings(
         model=options.model,
         executor=options.executor,
+        threads=options.threads,
+        activations=options.activations,
+        kv_cache_dtype=options.kv_cache_dtype,
+        cache_dir=options.cache_dir,
+        cache_weights=options.cache_weights,
+        **more,
+    )
+
+
+def engine_settings(options: argparse.Namespace) -> EngineSettings:
+    return execution_settings(
+        options,
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
@@ -325,11 +338,6 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         enable_prefix_caching=options.enable_prefix_caching,
         scheduling_policy=options.scheduling_policy,
         speculative_ngram=options.speculative_ngram,
-        threads=options.threads,
-        activations=options.activations,
-        kv_cache_dtype=options.kv_cache_dtype,
-        cache_dir=options.cache_dir,
-        cache_weights=options.cache_weights,
     )
 
 

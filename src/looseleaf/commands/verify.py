@@ -9,6 +9,7 @@ from looseleaf.commands.options import (
     MODEL_HELP,
     add_execution,
     add_json,
+    execution_settings,
     print_json,
 )
 from looseleaf.engine.llm import LLM
@@ -48,15 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    settings = EngineSettings(
-        model=options.model,
-        executor=options.executor,
-        threads=options.threads,
-        activations=options.activations,
-        kv_cache_dtype=options.kv_cache_dtype,
-        cache_dir=options.cache_dir,
-        cache_weights=options.cache_weights,
-    )
+    settings = execution_settings(options)
     rows: list[Row] = []
     with progress("circumstances", len(CIRCUMSTANCES)) as advance:
         verifier = Verifier(
