@@ -115,3 +115,11 @@ def test_texts_that_cannot_be(perplexity, tmp_path: Path) -> None:
 
 def test_a_model_that_is_none(call, file: Path) -> None:
     call("perplexity", str(file), "--model", "smollm2-136m").check_refused("'smollm2-136m'")
+
+
+@pytest.mark.skipif(compiled() is None, reason="the reference packs no weights")
+def test_weights_are_kept_only_where_that_is_wanted(perplexity, file: Path, tmp_path: Path) -> None:
+    options = (str(file), "--context", "64", "--max-tokens", "130")
+    for flags, kept in (("--no-cache-weights",), 0), ((), 1):
+        assert perplexity(*options, *flags).status == 0
+        assert len(list(tmp_path.glob("cache/packed/*.looseleaf-weights"))) == kept

@@ -8,7 +8,7 @@ from typing import Any
 import browser as browsers
 import pytest
 
-from looseleaf.planner.report.markup import seconds
+from looseleaf.planner.amounts import seconds
 
 MODEL = ("--model", "meta-llama/Llama-3.1-8B", "--hardware", "RTX-4090")
 SMALL = ("--num-blocks", "150", "--admission-headroom", "0")

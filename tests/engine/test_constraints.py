@@ -1,17 +1,13 @@
 """What a request asks of its tokens, on an engine: kept whatever happens around it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from looseleaf import LLM, RequestOutput, SamplingParams
-from looseleaf.compiled import compiled
 
 MakeLLM = Callable[..., LLM]
-
-EXECUTORS = ["reference"] + ([] if compiled() is None else ["native"])
 
 PENALISED = SamplingParams(
     temperature=0,
@@ -24,19 +20,6 @@ PENALISED = SamplingParams(
     bad_words_token_ids=((50,), (60, 61)),
 )
 PROMPTS = ["abc abc abc", "hello there", "zzzz", "abc abd"]
-
-
-@pytest.fixture(params=EXECUTORS)
-def make_llm(tiny_model: Path, request: pytest.FixtureRequest) -> Any:
-    made: list[LLM] = []
-
-    def make(**settings: Any) -> LLM:
-        made.append(LLM(str(tiny_model), executor=request.param, **settings))
-        return made[-1]
-
-    yield make
-    for llm in made:
-        llm.close()
 
 
 def tokens(outputs: list[RequestOutput]) -> list[list[tuple[int, ...]]]:

@@ -4,17 +4,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from looseleaf import LLM, LooseleafError, SamplingParams, StructuredOutputs
-from looseleaf.compiled import compiled
 
 MakeLLM = Callable[..., LLM]
 
-EXECUTORS = ["reference"] + ([] if compiled() is None else ["native"])
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -25,19 +22,6 @@ SCHEMA = {
     "required": ["ok", "size", "count"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(params=EXECUTORS)
-def make_llm(tiny_model: Path, request: pytest.FixtureRequest) -> Any:
-    made: list[LLM] = []
-
-    def make(**settings: Any) -> LLM:
-        made.append(LLM(str(tiny_model), executor=request.param, **settings))
-        return made[-1]
-
-    yield make
-    for llm in made:
-        llm.close()
 
 
 def asked(seed: int = 1, **how: Any) -> SamplingParams:

@@ -54,7 +54,6 @@ def test_a_page_becomes_a_flat_list_that_can_be_read() -> None:
         "  13  logits(b11)",
     ]
     assert program.vocab_size == 50
-    assert program.kv_columns == 4
     assert dict(program.weights) == {
         n: SHAPES[n] for n in SHAPES if n not in ("wide.weight", "cube.weight")
     }

@@ -1,17 +1,34 @@
 """A tiny program to plan with, and workloads that meet every decision of the scheduler."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from looseleaf.core.request import Request, RequestId
+from looseleaf.core.step import Step
 from looseleaf.executors.cost import CostCounter, StepCost
-from looseleaf.planner.step_times import CountedTimes
 from looseleaf.planner.workload import Event, arrival
 from looseleaf.program.op import BufferId, Embed, Linear, Logits, PagedAttention, WriteKV
 from looseleaf.program.program import Buffer, Program
 from looseleaf.sampling.params import SamplingParams
 
 WIDTH, VOCAB = 8, 20
+
+
+class CountedTimes:
+    """Implements `StepTimes` by the FLOPs and bytes of a program: `seconds_of` says how long they
+    take."""
+
+    def __init__(self, counter: CostCounter, seconds_of: Callable[[StepCost], float]) -> None:
+        self._counter = counter
+        self._seconds_of = seconds_of
+
+    def seconds(self, step: Step) -> float:
+        return self._seconds_of(self._counter.count(step))
+
+    def decoding(
+        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
+    ) -> Iterator[float]:
+        return map(self._seconds_of, self._counter.decoding(num_stored))
 
 
 def counter(windows: tuple[int | None, ...] = (None,)) -> CostCounter:

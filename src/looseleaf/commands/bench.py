@@ -20,6 +20,7 @@ from looseleaf.commands.options import (
     add_profile,
     at_least,
     engine_settings,
+    execution_settings,
     print_json,
 )
 from looseleaf.engine.settings import KV_CACHE_DTYPES
@@ -207,15 +208,8 @@ def _run_startup(options: argparse.Namespace) -> None:
     from looseleaf.bench.startup import measure_startup
     from looseleaf.bench.tables import show_startup
     from looseleaf.engine.build import resolve_settings
-    from looseleaf.engine.settings import EngineSettings
 
-    used = resolve_settings(
-        EngineSettings(
-            executor=options.executor,
-            threads=options.threads,
-            kv_cache_dtype=options.kv_cache_dtype,
-        )
-    )
+    used = resolve_settings(execution_settings(options))
     resolve(options.model, cache_dir=options.cache_dir)  # no download is to be measured
     command = [sys.executable, "-m", "looseleaf", "generate", "--model", options.model]
     command += ["--prompt", "The capital of France is", "--max-tokens", "1", "--ignore-eos"]
@@ -223,6 +217,8 @@ def _run_startup(options: argparse.Namespace) -> None:
     command += ["--activations", options.activations]
     if options.threads is not None:
         command += ["--threads", str(options.threads)]
+    if not options.cache_weights:
+        command.append("--no-cache-weights")
     with progress("starts", 1 + options.rounds) as advance:
         figures = measure_startup(command, options.rounds, advance)
     figures |= {

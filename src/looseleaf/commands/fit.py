@@ -2,18 +2,30 @@
 
 import argparse
 
-from looseleaf.commands.options import add_json, at_least, memory_size, print_json
-from looseleaf.core.errors import ConfigError, LooseleafError
-from looseleaf.planner.dtypes import KV_DTYPES, WEIGHT_DTYPES
+from looseleaf.commands.device_options import (
+    DEFAULTS,
+    add_device_memory,
+    add_dtypes,
+    add_hardware,
+    add_tensor_parallel_size,
+)
+from looseleaf.commands.options import (
+    add_block_size,
+    add_json,
+    add_max_model_len,
+    at_least,
+    memory_size,
+    print_json,
+    read_by,
+)
+from looseleaf.core.errors import ConfigError
 from looseleaf.planner.fit import FitSettings, fit
 from looseleaf.planner.fit_report import as_json, as_text
 from looseleaf.planner.hardware import known_hardware, load_hardware
 from looseleaf.planner.known_models import known_shapes
-from looseleaf.planner.lengths import Lengths, parse_lengths
+from looseleaf.planner.lengths import parse_lengths
 from looseleaf.planner.models import load_shape
 from looseleaf.planner.shapes import ModelShape
-
-DEFAULTS = FitSettings(memory=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,36 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     parser.add_argument("--list", action="store_true", help="show the models and hardware known")
     memory = parser.add_argument_group("memory")
-    memory.add_argument(
-        "--memory",
-        type=memory_size,
-        metavar="SIZE",
-        help="of each device, like 24GiB (default: the hardware's)",
-    )
-    memory.add_argument(
-        "--hardware", metavar="NAME|FILE.yaml", help="a device of the built-in table, or your own"
-    )
-    memory.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        metavar="SHARE",
-        default=DEFAULTS.gpu_memory_utilization,
-        help="share of the memory that the engine may take, on a processor too",
-    )
-    memory.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=at_least(1),
-        metavar="N",
-        default=DEFAULTS.tensor_parallel_size,
-        help="devices that share the model",
-    )
-    memory.add_argument(
-        "--kv-cache-memory",
-        type=memory_size,
-        metavar="SIZE",
-        help="memory for the KV cache on each device (default: what weights and overhead leave)",
-    )
+    add_hardware(memory)
+    add_device_memory(memory)
+    add_tensor_parallel_size(memory)
     memory.add_argument(
         "--overhead",
         type=memory_size,
@@ -62,26 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="activations and runtime on each device (default: by a rule, which is shown)",
     )
     formats = parser.add_argument_group("formats")
-    formats.add_argument(
-        "--weights-dtype",
-        metavar="DTYPE",
-        default=DEFAULTS.weights_dtype,
-        help=f"auto is what the model is published in, or one of {', '.join(WEIGHT_DTYPES)}",
-    )
-    formats.add_argument(
-        "--kv-cache-dtype",
-        metavar="DTYPE",
-        default=DEFAULTS.kv_cache_dtype,
-        help="auto is bf16, or what `looseleaf serve` stores for a .gguf file; or one of "
-        f"{', '.join(KV_DTYPES)}",
-    )
-    formats.add_argument(
-        "--block-size", type=at_least(1), default=DEFAULTS.block_size, help="tokens in a KV block"
-    )
+    add_dtypes(formats)
+    add_block_size(formats, at_least)
     traffic = parser.add_argument_group("traffic")
     traffic.add_argument(
         "--requests",
-        type=_lengths,
+        type=read_by(parse_lengths),
         nargs="+",
         default=[],
         metavar="PROMPT:OUTPUT",
@@ -94,13 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.shared_prefix,
         help="tokens that all prompts begin with",
     )
-    traffic.add_argument(
-        "--max-model-len",
-        type=at_least(2),
-        metavar="TOKENS",
-        help="most tokens of prompt and output together (default: the model's context, or what "
-        "fits)",
-    )
+    add_max_model_len(traffic, at_least)
     traffic.add_argument(
         "--max-num-seqs",
         type=at_least(1),
@@ -165,11 +130,3 @@ def _list(json: bool) -> None:
         return
     print("models", *(f"  {name}" for name in models), sep="\n")
     print("hardware", *(f"  {name:14}  {title}" for name, title in hardware.items()), sep="\n")
-
-
-def _lengths(text: str) -> Lengths:
-    """For `type=` of an option."""
-    try:
-        return parse_lengths(text)
-    except LooseleafError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

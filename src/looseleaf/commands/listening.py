@@ -1,4 +1,5 @@
-"""Options of `looseleaf serve` about its socket: where it is, and TLS on it."""
+"""Options of `looseleaf serve` about its socket: where it is, and TLS on it. `looseleaf studio` has
+an address too."""
 
 import argparse
 import socket
@@ -17,9 +18,14 @@ from looseleaf.server.limits import (
     MAX_CONNECTIONS,
     RESERVED_FILES,
 )
-from looseleaf.server.run import bind
+from looseleaf.server.run import DEFAULT_HOST, bind
 from looseleaf.server.tls import CLIENT_CERTIFICATES, TlsFiles, TlsRefresh
 from looseleaf.server.unix_socket import DEFAULT_MODE, unix_socket
+
+
+def add_address(group: argparse._ActionsContainer, port: int) -> None:
+    group.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
+    group.add_argument("--port", type=_port, default=port, help="0 picks a free one")
 
 
 def add_listening(parser: argparse.ArgumentParser) -> None:
@@ -146,6 +152,12 @@ def tls_of(options: argparse.Namespace) -> Tls:
     if options.enable_ssl_refresh:
         raise LooseleafError("--enable-ssl-refresh has no use without --ssl-certfile: give that")
     return Tls()
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: ports go from 0 to 65535")
+    return int(text)
 
 
 def _mode(text: str) -> int:

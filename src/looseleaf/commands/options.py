@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.core.policy import POLICIES
@@ -23,13 +23,23 @@ from looseleaf.sampling.params import SamplingParams, StructuredOutputs
 
 DEFAULTS = EngineSettings()
 
+MODEL_HELP = "a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE]"
+
+_Read = TypeVar("_Read")
+_Number = Callable[[int], Callable[[str], int]]
+
+
+def _number(_: int) -> Callable[[str], int]:
+    """In the place of `at_least` for what EngineSettings checks: it says more of each setting."""
+    return int
+
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         "-m",
         default=DEFAULTS.model,
-        help="a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE]",
+        help=MODEL_HELP,
     )
 
 
@@ -40,9 +50,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Everything in EngineSettings but the model."""
     memory = parser.add_argument_group("memory")
-    memory.add_argument(
-        "--block-size", type=int, default=DEFAULTS.block_size, help="tokens in a KV block"
-    )
+    add_block_size(memory)
     memory.add_argument(
         "--kv-cache-memory",
         type=_memory_range,
@@ -51,25 +59,8 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--max-num-seqs full-length requests could use); with 256MiB:2GiB, a server without work "
         "gives back what is more than the first",
     )
-    memory.add_argument(
-        "--max-model-len",
-        type=int,
-        metavar="TOKENS",
-        help="most tokens of prompt and output together (default: the model's context, or what "
-        "fits into the KV cache)",
-    )
-    memory.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=DEFAULTS.enable_prefix_caching,
-        help="keep and share the KV of equal beginnings",
-    )
-    memory.add_argument(
-        "--kv-allocator",
-        choices=KV_ALLOCATORS,
-        default=DEFAULTS.kv_allocator,
-        help="paged blocks, or one of the old ways to reserve, for comparison",
-    )
+    add_max_model_len(memory)
+    add_block_use(memory)
     memory.add_argument(
         "--pin-budget",
         type=float,
@@ -84,13 +75,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="memory for blocks that no longer fit into the KV cache, of preempted requests and of "
         "earlier prompts, like 512MiB; a number alone is GiB (default: none)",
     )
-    memory.add_argument(
-        "--preemption-mode",
-        choices=PREEMPTION_MODES,
-        default=DEFAULTS.preemption_mode,
-        help="what becomes of a request that gave way: loaded from the swap space or computed "
-        "again, or whatever takes less time (auto)",
-    )
+    add_preemption_mode(memory)
     memory.add_argument(
         "--kv-disk",
         type=Path,
@@ -114,27 +99,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         default=DEFAULTS.max_num_batched_tokens,
         help="most tokens in a step; longer prompts are computed in chunks",
     )
-    scheduling.add_argument(
-        "--long-prefill-token-threshold",
-        type=int,
-        metavar="TOKENS",
-        help="most tokens of a step that long prompts get while others could use them (default: "
-        "half of --max-num-batched-tokens)",
-    )
-    scheduling.add_argument(
-        "--admission-headroom",
-        type=int,
-        default=DEFAULTS.admission_headroom,
-        metavar="TOKENS",
-        help="admit a request only if each running one could grow by so much; 0 admits whatever "
-        "fits, which may be preempted soon",
-    )
-    scheduling.add_argument(
-        "--scheduling-policy",
-        choices=tuple(POLICIES),
-        default=DEFAULTS.scheduling_policy,
-        help="who goes first",
-    )
+    add_order(scheduling)
     scheduling.add_argument(
         "--speculative-ngram",
         type=int,
@@ -144,6 +109,73 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "them all in one step: the same answers, sooner where text repeats (0 is off)",
     )
     add_execution(parser)
+
+
+def add_block_size(group: argparse._ArgumentGroup, number: _Number = _number) -> None:
+    """Like the next ones also for `plan` and `fit`, where `number` is `at_least`."""
+    group.add_argument(
+        "--block-size", type=number(1), default=DEFAULTS.block_size, help="tokens in a KV block"
+    )
+
+
+def add_max_model_len(group: argparse._ArgumentGroup, number: _Number = _number) -> None:
+    group.add_argument(
+        "--max-model-len",
+        type=number(2),
+        metavar="TOKENS",
+        help="most tokens of prompt and output together (default: the model's context, or what "
+        "fits into the KV cache)",
+    )
+
+
+def add_block_use(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.enable_prefix_caching,
+        help="keep and share the KV of equal beginnings",
+    )
+    group.add_argument(
+        "--kv-allocator",
+        choices=KV_ALLOCATORS,
+        default=DEFAULTS.kv_allocator,
+        help="paged blocks, or one of the old ways to reserve, for comparison",
+    )
+
+
+def add_preemption_mode(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--preemption-mode",
+        choices=PREEMPTION_MODES,
+        default=DEFAULTS.preemption_mode,
+        help="what becomes of a request that gave way: loaded from the swap space or computed "
+        "again, or whatever takes less time (auto)",
+    )
+
+
+def add_order(group: argparse._ArgumentGroup, number: _Number = _number) -> None:
+    """What the scheduler goes by within the limits of a step."""
+    group.add_argument(
+        "--long-prefill-token-threshold",
+        type=number(1),
+        metavar="TOKENS",
+        help="most tokens of a step that long prompts get while others could use them (default: "
+        "half of --max-num-batched-tokens)",
+    )
+    group.add_argument(
+        "--admission-headroom",
+        type=number(0),
+        default=DEFAULTS.admission_headroom,
+        metavar="TOKENS",
+        help="admit a request only if each running one could grow by so much; 0 admits whatever "
+        "fits, which may be preempted soon",
+    )
+    group.add_argument(
+        "--scheduling-policy",
+        choices=tuple(POLICIES),
+        default=DEFAULTS.scheduling_policy,
+        help="who goes first",
+    )
 
 
 def add_execution(parser: argparse.ArgumentParser) -> None:
@@ -273,10 +305,23 @@ def _ids(text: str) -> frozenset[int]:
         raise argparse.ArgumentTypeError(f"{text!r} are no token ids, like 1,2,3") from None
 
 
-def engine_settings(options: argparse.Namespace) -> EngineSettings:
+def execution_settings(options: argparse.Namespace, **more: Any) -> EngineSettings:
+    """Of a model and `add_execution`."""
     return EngineSettings(
         model=options.model,
         executor=options.executor,
+        threads=options.threads,
+        activations=options.activations,
+        kv_cache_dtype=options.kv_cache_dtype,
+        cache_dir=options.cache_dir,
+        cache_weights=options.cache_weights,
+        **more,
+    )
+
+
+def engine_settings(options: argparse.Namespace) -> EngineSettings:
+    return execution_settings(
+        options,
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
@@ -293,11 +338,6 @@ def engine_settings(options: argparse.Namespace) -> EngineSettings:
         enable_prefix_caching=options.enable_prefix_caching,
         scheduling_policy=options.scheduling_policy,
         speculative_ngram=options.speculative_ngram,
-        threads=options.threads,
-        activations=options.activations,
-        kv_cache_dtype=options.kv_cache_dtype,
-        cache_dir=options.cache_dir,
-        cache_weights=options.cache_weights,
     )
 
 
@@ -381,31 +421,28 @@ def at_least(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def memory_size(text: str) -> int:
-    """For `type=` of an option."""
-    try:
-        return parse_bytes(text)
-    except LooseleafError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def read_by(parse: Callable[[str], _Read]) -> Callable[[str], _Read]:
+    """For `type=` of an option: `parse`, whose LooseleafError becomes argparse's."""
+
+    def read(text: str) -> _Read:
+        try:
+            return parse(text)
+        except LooseleafError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+memory_size = read_by(parse_bytes)
 
 
 def _memory_range(text: str) -> int | str:
-    """For `type=` of an option."""
     if ":" not in text:
         return memory_size(text)
-    try:
-        memory_range(text)
-    except LooseleafError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    read_by(memory_range)(text)
     return text
 
 
 def swap_size(text: str) -> int:
     """For `type=` of an option: like `memory_size`, but a number alone is GiB, as vLLM has it."""
     return memory_size(f"{text}GiB" if text.strip().replace(".", "", 1).isdigit() else text)
-
-
-def port_number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: ports go from 0 to 65535")
-    return int(text)

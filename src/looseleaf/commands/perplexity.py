@@ -18,6 +18,7 @@ from looseleaf.commands.options import (
     add_execution,
     add_json,
     add_model,
+    execution_settings,
     from_utf8,
     print_json,
     read_stdin,
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     windows = _windows(options)
-    settings = _settings(options)
+    settings = resolve_settings(execution_settings(options))
     scores = _evaluate(settings, windows)
     result: dict[str, Any] = {
         **summary(scores),
@@ -109,19 +110,6 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise LooseleafError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _settings(options: argparse.Namespace) -> EngineSettings:
-    return resolve_settings(
-        EngineSettings(
-            model=options.model,
-            executor=options.executor,
-            threads=options.threads,
-            activations=options.activations,
-            kv_cache_dtype=options.kv_cache_dtype,
-            cache_dir=options.cache_dir,
-        )
-    )
 
 
 def _evaluate(settings: EngineSettings, windows: list[Window]) -> Scores:

@@ -14,10 +14,11 @@ from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
 from looseleaf.commands.plan_recording import PlanRecorder
 from looseleaf.commands.plan_setup import Deployment, deployment, played, workload
 from looseleaf.engine.settings import format_bytes, num_bytes_of
+from looseleaf.planner.amounts import seconds_text, share
 from looseleaf.planner.plan import SHOWN, Plan
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.slo import as_lines
-from looseleaf.planner.summary import Summary, as_json, as_text, seconds_text
+from looseleaf.planner.summary import Summary, as_json, as_text
 from looseleaf.planner.trace import Trace
 
 __all__ = ["add_arguments", "run"]
@@ -189,8 +190,8 @@ def _replicas(summaries: Sequence[Summary]) -> list[str]:
                 str(one.requests),
                 str(one.prompt_tokens),
                 str(one.output_tokens),
-                f"{100 * one.hit_rate:.1f}%",
-                f"{100 * one.kv_used_peak:.1f}%",
+                share(one.hit_rate),
+                share(one.kv_used_peak),
                 "-" if one.ttft is None else seconds_text(one.ttft.p95),
                 "-" if one.tpot is None else seconds_text(one.tpot.p95),
             )

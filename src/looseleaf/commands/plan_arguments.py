@@ -3,17 +3,27 @@
 import argparse
 from pathlib import Path
 
-from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size, swap_size
+from looseleaf.commands.device_options import (
+    add_device_memory,
+    add_dtypes,
+    add_hardware,
+    add_tensor_parallel_size,
+)
+from looseleaf.commands.options import (
+    DEFAULTS,
+    add_block_size,
+    add_block_use,
+    add_json,
+    add_max_model_len,
+    add_order,
+    add_preemption_mode,
+    at_least,
+    swap_size,
+)
 from looseleaf.commands.plan_outputs import add_outputs
 from looseleaf.commands.plan_search_arguments import add_replicas, add_searches
 from looseleaf.commands.studio_recording import add_recording
-from looseleaf.core.policy import POLICIES
-from looseleaf.engine.settings import KV_ALLOCATORS, PREEMPTION_MODES
-from looseleaf.planner.fit import (
-    DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    DEFAULT_MAX_NUM_SEQS,
-    DEFAULT_UTILIZATION,
-)
+from looseleaf.planner.fit import DEFAULT_MAX_NUM_BATCHED_TOKENS, DEFAULT_MAX_NUM_SEQS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,12 +50,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a name that `looseleaf fit --list` shows, a .gguf file, a config.json or its folder",
     )
-    parser.add_argument(
-        "--hardware",
-        required=True,
-        metavar="NAME|FILE.yaml",
-        help="a device that `looseleaf fit --list` shows, or your own",
-    )
+    add_hardware(parser, required=True)
     _add_traffic(parser)
     _add_memory(parser)
     _add_scheduling(parser)
@@ -89,67 +94,15 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     memory = parser.add_argument_group("memory")
-    memory.add_argument(
-        "--memory",
-        type=memory_size,
-        metavar="SIZE",
-        help="of each device, like 24GiB (default: the hardware's)",
-    )
-    memory.add_argument(
-        "--gpu-memory-utilization",
-        type=float,
-        metavar="SHARE",
-        default=DEFAULT_UTILIZATION,
-        help="share of the memory that the engine may take, on a processor too",
-    )
-    memory.add_argument(
-        "--kv-cache-memory",
-        type=memory_size,
-        metavar="SIZE",
-        help="memory for the KV cache on each device (default: what weights and overhead leave)",
-    )
+    add_device_memory(memory)
     memory.add_argument(
         "--num-blocks", type=at_least(1), metavar="N", help="blocks of the KV cache, instead"
     )
-    memory.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=at_least(1),
-        metavar="N",
-        default=1,
-        help="devices that share the model; what they tell each other takes no time here",
-    )
-    memory.add_argument(
-        "--weights-dtype", metavar="DTYPE", default="auto", help="auto is what it is published in"
-    )
-    memory.add_argument(
-        "--kv-cache-dtype", metavar="DTYPE", default="auto", help="as for `looseleaf fit`"
-    )
-    memory.add_argument(
-        "--block-size",
-        type=at_least(1),
-        default=DEFAULTS.block_size,
-        help="tokens in a KV block",
-    )
-    memory.add_argument(
-        "--max-model-len",
-        type=at_least(2),
-        metavar="TOKENS",
-        help="most tokens of prompt and output together (default: the model's context, or what "
-        "fits)",
-    )
-    memory.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=DEFAULTS.enable_prefix_caching,
-        help="keep and share the KV of equal beginnings",
-    )
-    memory.add_argument(
-        "--kv-allocator",
-        choices=KV_ALLOCATORS,
-        default=DEFAULTS.kv_allocator,
-        help="paged blocks, or one of the old ways to reserve, for comparison",
-    )
+    add_tensor_parallel_size(memory, note="; what they tell each other takes no time here")
+    add_dtypes(memory)
+    add_block_size(memory, at_least)
+    add_max_model_len(memory, at_least)
+    add_block_use(memory)
     memory.add_argument(
         "--swap-space",
         type=swap_size,
@@ -164,13 +117,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         help="at which blocks go there and come back (default: 0.8 of the hardware's PCI Express, "
         "or 0.4 of a processor's memory bandwidth)",
     )
-    memory.add_argument(
-        "--preemption-mode",
-        choices=PREEMPTION_MODES,
-        default=DEFAULTS.preemption_mode,
-        help="what becomes of a request that gave way: loaded from the swap space or computed "
-        "again, or whatever takes less time (auto)",
-    )
+    add_preemption_mode(memory)
 
 
 def _add_scheduling(parser: argparse.ArgumentParser) -> None:
@@ -189,26 +136,7 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         help=f"most tokens in a step (default: {DEFAULT_MAX_NUM_BATCHED_TOKENS} on a GPU, "
         f"{DEFAULTS.max_num_batched_tokens} on a processor)",
     )
-    scheduling.add_argument(
-        "--long-prefill-token-threshold",
-        type=at_least(1),
-        metavar="TOKENS",
-        help="most tokens of a step that long prompts get while others could use them (default: "
-        "half of --max-num-batched-tokens)",
-    )
-    scheduling.add_argument(
-        "--admission-headroom",
-        type=at_least(0),
-        default=DEFAULTS.admission_headroom,
-        metavar="TOKENS",
-        help="admit a request only if each running one could grow by so much",
-    )
-    scheduling.add_argument(
-        "--scheduling-policy",
-        choices=tuple(POLICIES),
-        default=DEFAULTS.scheduling_policy,
-        help="who goes first",
-    )
+    add_order(scheduling, at_least)
 
 
 def _add_times(parser: argparse.ArgumentParser) -> None:

@@ -12,11 +12,11 @@ from looseleaf.commands.plan_setup import Deployment
 from looseleaf.core.block_tables import blocks_for
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
+from looseleaf.planner.amounts import change, number, seconds, share
 from looseleaf.planner.plan import Plan
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.report.allocators import compare_allocators
 from looseleaf.planner.report.chrome_trace import write_chrome_trace
-from looseleaf.planner.report.markup import change, number, seconds, share
 from looseleaf.planner.report.page import page
 from looseleaf.planner.report.phases import PhaseWatch
 from looseleaf.planner.report.recorded import Curves, compare, read_curves, read_measured

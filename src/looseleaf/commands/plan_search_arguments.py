@@ -1,15 +1,10 @@
 """The options of `looseleaf plan` for several replicas, and for trying many settings."""
 
 import argparse
-from collections.abc import Callable
-from typing import TypeVar
 
-from looseleaf.commands.options import at_least
-from looseleaf.core.errors import LooseleafError
-from looseleaf.planner.slo import Slo, parse_slo
+from looseleaf.commands.options import at_least, read_by
+from looseleaf.planner.slo import parse_slo
 from looseleaf.routing.policies import POLICIES
-
-_Parsed = TypeVar("_Parsed")
 
 BLOCK_SIZES = (8, 16, 32, 64)
 
@@ -36,7 +31,7 @@ def add_searches(parser: argparse.ArgumentParser) -> None:
     searches = parser.add_argument_group("limits and searches")
     searches.add_argument(
         "--slo",
-        type=_slo,
+        type=read_by(parse_slo),
         metavar="LIMITS",
         help="limits on latency, like ttft=1s,tpot=50ms (or e2e), each for 95%% of the requests; "
         "another share with ttft_p=0.9. Whether they are kept is told, or with --search what keeps "
@@ -70,18 +65,6 @@ def add_searches(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes for --search and --sweep; the results do not depend on it",
     )
-
-
-def _slo(text: str) -> Slo:
-    return _typed(parse_slo, text)
-
-
-def _typed(parse: Callable[[str], _Parsed], text: str) -> _Parsed:
-    """For `type=` of an option."""
-    try:
-        return parse(text)
-    except LooseleafError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _price(text: str) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from looseleaf.bench.progress import progress
+from looseleaf.commands.device_options import add_tensor_parallel_size
 from looseleaf.commands.options import add_json, at_least, print_json
 from looseleaf.core.errors import ConfigError
 from looseleaf.planner.hardware import load_hardware
@@ -82,14 +83,7 @@ def _add_hits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hardware", default="h200-141gb", metavar="NAME|FILE.yaml", help="for the replays"
     )
-    parser.add_argument(
-        "--tensor-parallel-size",
-        "-tp",
-        type=at_least(1),
-        default=2,
-        metavar="N",
-        help="devices that share the model",
-    )
+    add_tensor_parallel_size(parser, default=2)
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="only the first N requests")
 
 

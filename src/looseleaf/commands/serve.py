@@ -10,16 +10,16 @@ from pathlib import Path
 
 from looseleaf.commands.config_file import ConfigFile
 from looseleaf.commands.exports import add_exports, kv_event_stream, tracing
-from looseleaf.commands.listening import add_listening, listening, tls_of
+from looseleaf.commands.listening import add_address, add_listening, listening, tls_of
 from looseleaf.commands.observing import add_observing, observing_of
 from looseleaf.commands.options import (
     DEFAULTS,
+    MODEL_HELP,
     add_engine,
     engine_settings,
     from_utf8,
     memory_size,
     parse_json,
-    port_number,
 )
 from looseleaf.commands.studio_recording import add_recording
 from looseleaf.commands.vllm_options import add_vllm_options, log_ignored
@@ -39,7 +39,6 @@ from looseleaf.server.limits import (
 )
 from looseleaf.server.replies import DEFAULT_REPLIES, ReplySettings
 from looseleaf.server.run import (
-    DEFAULT_HOST,
     DEFAULT_PORT,
     DEFAULT_SHUTDOWN_SECONDS,
     run_server,
@@ -56,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help=f"a known name, a path to a .gguf file, or hf:ORG/REPO[:FILE] (default: "
-        f"{DEFAULTS.model})",
+        help=f"{MODEL_HELP} (default: {DEFAULTS.model})",
     )
     parser.add_argument("--model", "-m", dest="model_option", help="the same, as an option")
     parser.add_argument(
@@ -67,8 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take options from a YAML file, like port: 8000; those given here win",
     )
     http = parser.add_argument_group("server")
-    http.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
-    http.add_argument("--port", type=port_number, default=DEFAULT_PORT, help="0 picks a free one")
+    add_address(http, DEFAULT_PORT)
     http.add_argument(
         "--served-model-name",
         nargs="+",

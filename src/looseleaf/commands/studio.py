@@ -5,11 +5,11 @@ import signal
 import sys
 from pathlib import Path
 
-from looseleaf.commands.options import port_number
+from looseleaf.commands.listening import add_address
 from looseleaf.core.errors import LooseleafError
 from looseleaf.engine.meter import Meter
 from looseleaf.engine.settings import format_bytes
-from looseleaf.server.run import DEFAULT_HOST, bind
+from looseleaf.server.run import bind
 from looseleaf.server.studio import PATH, STATIC, Studio
 from looseleaf.server.studio_app import StudioServer
 from looseleaf.studio.export import HISTORY_SECONDS, moment_of, payload, self_contained
@@ -33,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RECORDING",
         help="a file that `looseleaf serve --studio-record` has written",
     )
-    parser.add_argument("--host", default=DEFAULT_HOST, help="address to listen on")
-    parser.add_argument("--port", type=port_number, default=DEFAULT_PORT, help="0 picks a free one")
+    add_address(parser, DEFAULT_PORT)
     export = parser.add_argument_group("export")
     export.add_argument(
         "--export",

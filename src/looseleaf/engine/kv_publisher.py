@@ -4,7 +4,6 @@ import logging
 import queue
 import threading
 from collections import deque
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -98,12 +97,7 @@ class KVEventStream:
     def __enter__(self) -> "KVEventStream":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def watch(self, engine: Engine) -> None:

@@ -1,7 +1,6 @@
 """A progress bar for offline generation."""
 
 import sys
-from types import TracebackType
 from typing import Any, Self
 
 from looseleaf.engine.groups import Delta
@@ -42,12 +41,7 @@ class GenerationProgress:
             self._task = self._bar.add_task("", total=self._num_samples, num_tokens=0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

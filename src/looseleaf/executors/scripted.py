@@ -135,7 +135,7 @@ class ScriptedExecutor:
                 if count is None or token is None:
                     logprobs.append(None)
                 else:
-                    logprobs.append(self._logprobs(chain, token, count))
+                    logprobs.append(self._logprobs(token, count))
         durations = (("forward", middle - start), ("sample", perf_counter() - middle))
         asked = zip(step.sequences, scores, strict=True)
         return StepResult(
@@ -146,7 +146,7 @@ class ScriptedExecutor:
             durations,
             tuple(
                 tuple(
-                    self._logprobs(0, token_id, sequence.num_prompt_top).top
+                    self._logprobs(token_id, sequence.num_prompt_top).top
                     for token_id in _following(sequence)
                 )
                 for sequence in step.sequences
@@ -284,7 +284,7 @@ class ScriptedExecutor:
             f"{request_id!r} reads position {position} in slot {slot} (block {block_id}), {what}"
         )
 
-    def _logprobs(self, chain: int, token_id: int, count: int) -> TokenLogprobs:
+    def _logprobs(self, token_id: int, count: int) -> TokenLogprobs:
         others = ((token_id + i) % self._tokens.vocab_size for i in range(count))
         top = tuple((other, -1.0 - i) for i, other in enumerate(others))
         return TokenLogprobs(-1.0, top)

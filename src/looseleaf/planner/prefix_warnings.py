@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from looseleaf.planner.amounts import share
 from looseleaf.planner.hit_rate import lru_hit_rate
 from looseleaf.planner.summary import Summary
 from looseleaf.planner.trace_types import Trace
@@ -58,7 +59,7 @@ def lost_hits(trace: Trace, parts: Sequence[Sequence[int]], summary: Summary, ro
         return ""
     advice = "" if routing == "prefix-affinity" else ": --routing prefix-affinity would keep more"
     return (
-        f"{routing} over {len(parts)} replicas lowers the hit rate: {100 * apart:.1f}% of the "
-        f"prompts' blocks against {100 * together:.1f}% with one cache of the same memory (the "
+        f"{routing} over {len(parts)} replicas lowers the hit rate: {share(apart)} of the "
+        f"prompts' blocks against {share(together)} with one cache of the same memory (the "
         f"trace's hashes in LRU caches; nothing else is simulated for this){advice}"
     )

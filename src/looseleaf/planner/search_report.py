@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from looseleaf.planner.amounts import seconds_text, share
 from looseleaf.planner.price import Price, price
 from looseleaf.planner.search import PRECISION, QUEUE, LargestRate, Scenario, Trial
-from looseleaf.planner.summary import seconds_text
 
 ASSUMED = (
     "latencies only grow with the rate: a rate is right to "
@@ -181,9 +181,9 @@ def _cells(one: LargestRate, num_limits: int) -> list[str]:
         f"{one.rate:.2f}",
         str(binding),
         *("-" if m.value is None else seconds_text(m.value) for m in trial.measured),
-        f"{100 * trial.attainment:.1f}%",
-        f"{100 * summary.hit_rate:.1f}%",
-        f"{100 * summary.kv_used_peak:.1f}%",
+        share(trial.attainment),
+        share(summary.hit_rate),
+        share(summary.kv_used_peak),
     ]
 
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.core.request import FinishReason
+from looseleaf.planner.amounts import seconds_text, share
 from looseleaf.planner.replay import Outcome
-from looseleaf.planner.summary import quantile, seconds_text
+from looseleaf.planner.summary import quantile
 
 DEFAULT_SHARE = 0.95
 
@@ -129,7 +130,7 @@ def as_lines(found: Mapping[str, Any]) -> list[str]:
             f"limit     {one['metric']} p{100 * one['share']:g} {value}, at most "
             f"{seconds_text(one['seconds'])}: {'kept' if one['met'] else 'NOT kept'}"
         )
-    return [*lines, f"          {100 * found['attainment']:.1f}% of the requests keep all limits"]
+    return [*lines, f"          {share(found['attainment'])} of the requests keep all limits"]
 
 
 def _complete(outcomes: Iterable[Outcome]) -> list[Outcome]:

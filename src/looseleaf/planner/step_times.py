@@ -1,11 +1,10 @@
 """How long steps take, by what is counted of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from looseleaf.core.request import RequestId
 from looseleaf.core.step import Step
-from looseleaf.executors.cost import CostCounter, StepCost
 from looseleaf.planner.cost_model import Roofline, StepPart
 from looseleaf.planner.shape_work import ShapeCounter
 
@@ -22,23 +21,6 @@ class StepTimes(Protocol):
         from it; `num_stored` tokens each has before the first. Their `names` are for who looks at
         what they share."""
         ...
-
-
-class CountedTimes:
-    """Implements `StepTimes` by the FLOPs and bytes of a program: `seconds_of` says how long they
-    take."""
-
-    def __init__(self, counter: CostCounter, seconds_of: Callable[[StepCost], float]) -> None:
-        self._counter = counter
-        self._seconds_of = seconds_of
-
-    def seconds(self, step: Step) -> float:
-        return self._seconds_of(self._counter.count(step))
-
-    def decoding(
-        self, num_stored: Sequence[int], names: Sequence[RequestId] = ()
-    ) -> Iterator[float]:
-        return map(self._seconds_of, self._counter.decoding(num_stored))
 
 
 class ShapeTimes:

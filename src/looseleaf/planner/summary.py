@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from looseleaf.core.counters import Counters
 from looseleaf.core.request import FinishReason
+from looseleaf.planner.amounts import seconds_text, share
 from looseleaf.planner.replay import Outcome, Replayed
 
 
@@ -185,7 +186,7 @@ def as_text(summary: Summary) -> str:
         f"{s.requests} requests{_aborted(s)} in {seconds_text(s.duration)}: "
         f"{s.requests_per_second:.2f} requests/s, "
         f"{s.output_tokens_per_second:.0f} output tokens/s, {s.tokens_per_second:.0f} with the "
-        f"prompts'; busy {_share(s.busy / s.duration if s.duration else 0)} of the time",
+        f"prompts'; busy {share(s.busy / s.duration if s.duration else 0)} of the time",
         "",
         f"{'':22}{'mean':>9}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'max':>9}",
     ]
@@ -199,13 +200,13 @@ def as_text(summary: Summary) -> str:
             lines.append(f"{title:22}" + "".join(f"{seconds_text(value):>9}" for value in found))
     waste = ""
     if s.kv_filled is not None and s.kv_waste is not None:
-        waste = f"; {_share(s.kv_filled)} of that filled, {_share(s.kv_waste)} never to be"
+        waste = f"; {share(s.kv_filled)} of that filled, {share(s.kv_waste)} never to be"
     lines += [
         "",
         f"running   {s.running_mean:.1f} on average, at most {s.running_peak}",
         f"waiting   {s.waiting_mean:.1f} on average, at most {s.waiting_peak}",
-        f"KV cache  {_share(s.kv_used_mean)} of {s.num_blocks} blocks of {s.block_size} tokens on "
-        f"average, at most {_share(s.kv_used_peak)}{waste}",
+        f"KV cache  {share(s.kv_used_mean)} of {s.num_blocks} blocks of {s.block_size} tokens on "
+        f"average, at most {share(s.kv_used_peak)}{waste}",
         f"prefix    {_hits(s)}",
         f"preempted {s.preemptions} times, {s.preempted_requests} requests; "
         f"{s.recomputed_tokens} tokens computed again",
@@ -221,16 +222,6 @@ def _hits(s: Summary) -> str:
     if not s.prefix_caching:
         return "no caching"
     return (
-        f"{_share(s.hit_rate)} of the prompt tokens found stored (whole replay, from an empty "
+        f"{share(s.hit_rate)} of the prompt tokens found stored (whole replay, from an empty "
         f"cache of {s.num_blocks * s.block_size} tokens that running requests share)"
     )
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f}%"
-
-
-def seconds_text(value: float) -> str:
-    if value < 1:
-        return f"{1000 * value:.1f} ms"
-    return f"{value:.2f} s" if value < 600 else f"{value:.0f} s"

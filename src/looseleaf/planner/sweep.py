@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from looseleaf.planner.amounts import seconds_text, share
+
 Row = Mapping[str, Any]
 """`settings` by name, and either a `summary` as JSON has it or an `error`."""
 
@@ -28,20 +30,12 @@ def _unfilled(summary: Mapping[str, Any]) -> float | None:
     return None if filled is None else 1 - filled
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:.1f}%"
-
-
-def _time(value: float) -> str:
-    return f"{1000 * value:.1f} ms" if value < 1 else f"{value:.2f} s"
-
-
 _COLUMNS = (
     _Column("output/s", lambda s: s["output_tokens_per_second"], "{:.0f}".format, bar=True),
-    _Column("ttft p95", _p95("ttft"), _time, bar=True),
-    _Column("tpot p95", _p95("tpot"), _time, bar=True),
-    _Column("hits", lambda s: s["hit_rate"], _share),
-    _Column("unfilled", _unfilled, _share),
+    _Column("ttft p95", _p95("ttft"), seconds_text, bar=True),
+    _Column("tpot p95", _p95("tpot"), seconds_text, bar=True),
+    _Column("hits", lambda s: s["hit_rate"], share),
+    _Column("unfilled", _unfilled, share),
     _Column("preempted", lambda s: s["preemptions"], "{:.0f}".format),
 )
 

@@ -40,11 +40,6 @@ class Program:
     vocab_size: int
 
     @property
-    def kv_columns(self) -> int:
-        """Numbers in one token's keys (or values) of one layer."""
-        return self.num_kv_heads * self.head_dim
-
-    @property
     def num_parameters(self) -> int:
         total = 0
         for _, shape in self.weights:

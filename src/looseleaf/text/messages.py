@@ -89,15 +89,16 @@ def _tool_calls(index: int, calls: Any) -> list[Mapping[str, Any]]:
 def _with_argument_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     match call:
         case {"function": {"arguments": str(text), **function}}:
-            arguments = _object_or_none(text)
+            arguments = json_object(text)
             if arguments is not None:
                 return {**call, "function": {**function, "arguments": arguments}}
     return call
 
 
-def _object_or_none(text: str) -> dict[str, Any] | None:
-    """None for anything but a JSON object: a model may have written broken JSON in its turn, and
-    JSON that is nested too deeply is as good as broken."""
+def json_object(text: str) -> dict[str, Any] | None:
+    """The arguments of a call; of no text, an empty object. None for what is no JSON object: a
+    model may have written broken JSON in its turn, and JSON that is nested too deeply is as good as
+    broken."""
     try:
         value = json.loads(text.strip() or "{}")
     except (ValueError, RecursionError):

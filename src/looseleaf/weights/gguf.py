@@ -7,7 +7,6 @@ import stat
 import time
 from difflib import get_close_matches
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -57,12 +56,7 @@ class GGUFFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from looseleaf.engine.settings import format_bytes
+from looseleaf.planner.amounts import number, seconds, share, short
 from looseleaf.planner.plan import Plan
 from looseleaf.planner.report import series
 from looseleaf.planner.report.charts import (
@@ -25,10 +26,6 @@ from looseleaf.planner.report.markup import (
     Html,
     details,
     figure,
-    number,
-    seconds,
-    share,
-    short,
     table,
 )
 from looseleaf.planner.report.recorded import Curves

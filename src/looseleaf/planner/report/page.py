@@ -9,21 +9,18 @@ from importlib import resources
 from typing import Any
 
 from looseleaf.engine.settings import format_bytes
+from looseleaf.planner.amounts import change, number, seconds, share
 from looseleaf.planner.plan import Plan
 from looseleaf.planner.report import curves, series
 from looseleaf.planner.report.charts import bar, legend
 from looseleaf.planner.report.markup import (
     Html,
-    change,
     figure,
     html,
     items,
-    number,
     pair,
     paragraph,
-    seconds,
     section,
-    share,
     table,
 )
 from looseleaf.planner.report.recorded import Curves

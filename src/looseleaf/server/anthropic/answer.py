@@ -1,6 +1,5 @@
 """Answers of the Messages API, whole and as events."""
 
-import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from looseleaf.server.errors import ApiError
 from looseleaf.server.generation import Generation
 from looseleaf.server.parts import Change, Kind, News, Part
 from looseleaf.server.stream import SSE
+from looseleaf.text.messages import json_object
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {
@@ -120,16 +120,9 @@ def _block(part: Part, text: str) -> Block:
         return Block(type="text", text=text)
     if part.kind is Kind.REASONING:
         return Block(type="thinking", thinking=text, signature="")
-    return Block(type="tool_use", id=part.call_id, name=part.name, input=_object(text))
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A call that was cut off has arguments that are not JSON (yet): it is given none."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    # A call that was cut off has arguments that are not JSON (yet): it is given none.
+    arguments = json_object(text) or {}
+    return Block(type="tool_use", id=part.call_id, name=part.name, input=arguments)
 
 
 def _event(kind: str, **fields: Any) -> bytes:

@@ -1,6 +1,5 @@
 """Answers of Ollama's API: one JSON object a line, or one in all."""
 
-import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from looseleaf.server.errors import ApiError
 from looseleaf.server.generation import Generation
 from looseleaf.server.ollama.protocol import Answer, ErrorAnswer, Function, Message, ToolCall
 from looseleaf.server.parts import Change, Kind, News, Part
+from looseleaf.text.messages import json_object
 
 NDJSON = "application/x-ndjson"
 
@@ -77,7 +77,8 @@ class OllamaWriter:
             answer.response, answer.thinking = text, thinking
             return answer
         calls = [
-            ToolCall(function=Function(name=part.name, arguments=_object(part.text)))
+            # A call that was cut off has arguments that are not JSON (yet): it is given none.
+            ToolCall(function=Function(name=part.name, arguments=json_object(part.text) or {}))
             for part in parts
             if part.kind is Kind.CALL
         ]
@@ -94,12 +95,3 @@ class OllamaWriter:
         answer.eval_count = usage.completion_tokens
         answer.eval_duration = int(timings.predicted_ms * 1e6)
         return answer
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A call that was cut off has arguments that are not JSON (yet): it is given none."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
