@@ -10,6 +10,7 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.hardware import load_hardware
 from looseleaf.planner.plan import Plan, run_plan
+from looseleaf.planner.replicas import run_replicas
 from looseleaf.planner.trace_types import Trace, TraceRequest
 
 BLOCK = 1_000_000
@@ -86,6 +87,29 @@ def test_what_takes_longer_than_computing_is_computed() -> None:
     assert loaded[0] > 100
     # It is tried now and then, for the case that it has become faster.
     assert loaded[1] < loaded[0] / 2
+
+
+def test_each_replica_has_a_swap_space() -> None:
+    settings = EngineSettings(admission_headroom=0, swap_space="1GiB", preemption_mode="swap")
+    memory = MemoryPlan(60, 16, BLOCK, 960)
+    one, two = (
+        run_replicas(
+            CROWD,
+            settings,
+            memory,
+            linear_times(),
+            num_replicas=num,
+            routing="round-robin",
+            swap_bandwidth=1e9,
+        )
+        for num in (1, 2)
+    )
+    alone = planned(CROWD, swap_space="1GiB", preemption_mode="swap")
+    assert (one.tiers, one.summary) == (alone.tiers, alone.summary)
+    assert one.tiers is not None
+    assert two.tiers is not None
+    assert 0 < two.tiers.loaded_from_host < one.tiers.loaded_from_host
+    assert two.summary.output_tokens == 7200
 
 
 def test_the_same_every_time() -> None:

@@ -138,7 +138,7 @@ def _swap(options: argparse.Namespace, deployed: Deployment, plan: Plan) -> dict
     if tiers is None:
         return None
     return {
-        "space": num_bytes_of(options.swap_space),
+        "space": num_bytes_of(options.swap_space) * options.replicas,
         "bandwidth": deployed.swap_bandwidth,
         "preemption_mode": plan.settings.preemption_mode,
         "blocks_saved": tiers.saved,

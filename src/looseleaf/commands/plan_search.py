@@ -113,6 +113,7 @@ def _scenario(options: argparse.Namespace, deployed: Deployment) -> Scenario:
         slo=options.slo,
         num_replicas=options.replicas,
         routing=options.routing,
+        swap_bandwidth=deployed.swap_bandwidth,
     )
 
 

@@ -99,6 +99,7 @@ def played(
         timing.times,
         num_replicas=options.replicas,
         routing=options.routing,
+        swap_bandwidth=deployed.swap_bandwidth,
         on_progress=on_progress,
     )
 

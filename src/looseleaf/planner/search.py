@@ -47,6 +47,8 @@ class Scenario:
     slo: Slo
     num_replicas: int = 1
     routing: str = "round-robin"
+    swap_bandwidth: float | None = None
+    """As `run_plan` has it."""
 
     @property
     def rate(self) -> float:
@@ -176,6 +178,7 @@ def attempt(scenario: Scenario, speed: float, num_replicas: int | None = None) -
         scenario.times,
         num_replicas=number,
         routing=scenario.routing,
+        swap_bandwidth=scenario.swap_bandwidth,
         on_end=watch.ended,
     )
     try:
