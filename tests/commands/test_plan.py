@@ -228,6 +228,19 @@ def test_a_search(call, talks: Path) -> None:
         assert words in told
 
 
+def test_a_closed_loop_on_replicas_and_in_a_search(call, talks: Path) -> None:
+    asked = ("plan", str(talks), *MODEL, "--limit", "12", "--concurrency", "2", "--swap-space", "1")
+    report = call(*asked, "--replicas", "2", "--json").json
+    assert (report["trace"]["users"], report["replicas"]["num_replicas"]) == (2, 2)
+    assert report["swap"]["space"] == 2 * 2**30
+    assert report["summary"]["running_peak"] <= 2
+    search = call(*asked, "--search", "--slo", "tpot=60ms", "--json").json
+    assert search["best"]["concurrency"] >= 2
+    assert search["replicas_needed"]["concurrency"] == 2
+    assert search["replicas_needed"]["rate"] > 0
+    assert "clients" in call(*asked, "--search", "--slo", "tpot=60ms").out
+
+
 def test_what_describes_one_replay_is_not_asked_of_several(
     call, talks: Path, tmp_path: Path
 ) -> None:
