@@ -6,6 +6,7 @@ from pathlib import Path
 from looseleaf.commands.options import DEFAULTS, add_json, at_least, memory_size, swap_size
 from looseleaf.commands.plan_outputs import add_outputs
 from looseleaf.commands.plan_search_arguments import add_replicas, add_searches
+from looseleaf.commands.plan_tiers import add_disk
 from looseleaf.commands.studio_recording import add_recording
 from looseleaf.core.policy import POLICIES
 from looseleaf.engine.settings import KV_ALLOCATORS, PREEMPTION_MODES
@@ -171,6 +172,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         help="what becomes of a request that gave way: loaded from the swap space or computed "
         "again, or whatever takes less time (auto)",
     )
+    add_disk(memory)
 
 
 def _add_scheduling(parser: argparse.ArgumentParser) -> None:

@@ -116,6 +116,7 @@ def _scenario(options: argparse.Namespace, deployed: Deployment) -> Scenario:
         num_replicas=options.replicas,
         routing=options.routing,
         swap_bandwidth=deployed.swap_bandwidth,
+        disk_speed=deployed.disk_speed,
     )
 
 

@@ -25,6 +25,7 @@ from looseleaf.planner.trace import Trace
 from looseleaf.planner.trace_types import TraceRequest
 from looseleaf.planner.workload import arrivals, closed_loop, poisson
 from looseleaf.tiers.tiers import TierFigures
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 SAMPLES = 200
 """How often a replay looks where the memory is."""
@@ -140,17 +141,19 @@ def run_plan(
     times: StepTimes,
     *,
     swap_bandwidth: float | None = None,
+    disk_speed: DiskSpeed = ASSUMED,
     on_progress: Callable[[int], None] | None = None,
     on_replay: Callable[[Replay], None] | None = None,
 ) -> Plan:
     """Replay requests, which must have times, on an engine of these settings. Blocks go to the
-    swap space and come back at `swap_bandwidth`, in bytes a second. `on_replay` gets the replay
+    host's memory and come back at `swap_bandwidth`, in bytes a second. `on_replay` gets the replay
     before it begins, to watch it."""
     replay = planned_replay(
         settings,
         memory,
         times,
         swap_bandwidth=swap_bandwidth,
+        disk_speed=disk_speed,
         sample_seconds=sample_seconds(trace, settings, times),
         on_progress=on_progress,
     )

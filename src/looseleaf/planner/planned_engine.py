@@ -12,6 +12,7 @@ from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.replay import Replay, planned_scheduler
 from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary_times import SummaryTimes
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 
 def planned_replay(
@@ -20,14 +21,15 @@ def planned_replay(
     times: StepTimes,
     *,
     swap_bandwidth: float | None = None,
+    disk_speed: DiskSpeed = ASSUMED,
     sample_seconds: float | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Replay:
-    """Blocks go to the swap space and come back at `swap_bandwidth`, in bytes a second. Raises
+    """Blocks go to the host's memory and come back at `swap_bandwidth`, in bytes a second. Raises
     ConfigError for settings that cannot be planned with."""
     check_plannable(settings, swap_bandwidth)
     clock = VirtualClock()
-    tiers = planned_tiers(settings, memory, clock)
+    tiers = planned_tiers(settings, memory, clock, disk_speed)
     if isinstance(times, SummaryTimes):
         times = times.for_replay(memory.block_size)
     block_seconds = memory.block_bytes / (swap_bandwidth or inf)
@@ -42,12 +44,12 @@ def planned_replay(
 
 def check_plannable(settings: EngineSettings, swap_bandwidth: float | None = None) -> None:
     """Raises ConfigError for settings that would be ignored."""
-    for name in ("kv_disk", "pin_budget", "speculative_ngram"):
+    for name in ("pin_budget", "speculative_ngram"):
         if getattr(settings, name):
             raise ConfigError(f"{name} cannot be planned with: leave it out")
-    if settings.swap_space is not None and swap_bandwidth is None:
+    if swap_bandwidth is None and (settings.swap_space or settings.kv_disk) is not None:
         raise ConfigError(
-            "how fast do blocks get to the swap space? Pass --swap-bandwidth, in GB/s, or add "
+            "how fast do blocks get to the host's memory? Pass --swap-bandwidth, in GB/s, or add "
             "host_link to the hardware"
         )
     if swap_bandwidth is not None and swap_bandwidth <= 0:

@@ -25,6 +25,7 @@ from looseleaf.planner.trace_types import Trace
 from looseleaf.planner.workload import starts
 from looseleaf.routing.policies import POLICIES, Router, router
 from looseleaf.tiers.tiers import TierFigures
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 OnEnd = Callable[[Outcome], None]
 """Told of every sequence that ends. What it raises ends the replay."""
@@ -47,6 +48,7 @@ class Replicas:
         num_replicas: int = 1,
         routing: str = POLICIES[0],
         swap_bandwidth: float | None = None,
+        disk_speed: DiskSpeed = ASSUMED,
         sample_seconds: float | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
@@ -58,7 +60,7 @@ class Replicas:
         self.memory = memory
         self.routing = routing
         self.replicas = [
-            _Replica(settings, memory, times, swap_bandwidth, sample_seconds, on_end)
+            _Replica(settings, memory, times, swap_bandwidth, disk_speed, sample_seconds, on_end)
             for _ in range(num_replicas)
         ]
         self.parts: list[list[int]] = [[] for _ in self.replicas]
@@ -154,6 +156,7 @@ class _Replica:
         memory: MemoryPlan,
         times: StepTimes,
         swap_bandwidth: float | None,
+        disk_speed: DiskSpeed,
         sample_seconds: float | None,
         on_end: OnEnd | None,
     ) -> None:
@@ -164,6 +167,7 @@ class _Replica:
             memory,
             times,
             swap_bandwidth=swap_bandwidth,
+            disk_speed=disk_speed,
             sample_seconds=sample_seconds,
             on_progress=None if on_end is None else self._ended,
         )
@@ -244,6 +248,7 @@ def run_replicas(
     num_replicas: int,
     routing: str,
     swap_bandwidth: float | None = None,
+    disk_speed: DiskSpeed = ASSUMED,
     on_progress: Callable[[int], None] | None = None,
 ) -> Plan:
     """Replay requests, which must have times, on several engines of these settings. `on_progress`
@@ -263,6 +268,7 @@ def run_replicas(
         num_replicas=num_replicas,
         routing=routing,
         swap_bandwidth=swap_bandwidth,
+        disk_speed=disk_speed,
         sample_seconds=sample_seconds(trace, settings, times),
         on_end=ended,
     )

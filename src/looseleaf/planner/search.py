@@ -20,6 +20,7 @@ from looseleaf.planner.slo import Limit, Measured, Slo, exceeds
 from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary import Summary
 from looseleaf.planner.trace_types import Trace
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 PRECISION = 1.02
 """How far apart the load that was found and the one that is too much may be. Of clients there is
@@ -51,7 +52,8 @@ class Scenario:
     num_replicas: int = 1
     routing: str = "round-robin"
     swap_bandwidth: float | None = None
-    """As `run_plan` has it."""
+    disk_speed: DiskSpeed = ASSUMED
+    """These two as `run_plan` has them."""
 
     @property
     def own_load(self) -> float:
@@ -251,6 +253,7 @@ def attempt(scenario: Scenario, load: float, num_replicas: int | None = None) ->
         num_replicas=number,
         routing=scenario.routing,
         swap_bandwidth=scenario.swap_bandwidth,
+        disk_speed=scenario.disk_speed,
         on_end=watch.ended,
     )
     try:
