@@ -197,6 +197,12 @@ def test_a_sweep_is_the_same_however_many_processes(call, talks: Path) -> None:
     }
 
 
+def test_a_sweep_of_folders(call, talks: Path) -> None:
+    asked = ("plan", str(talks), *MODEL, "--limit", "5", "--sweep", "kv_disk=a,b", "--json")
+    found = [point["settings"] for point in call(*asked).json["points"]]
+    assert found == [{"kv_disk": "a"}, {"kv_disk": "b"}]
+
+
 def test_a_sweep_for_people(call, talks: Path) -> None:
     asked = ("plan", str(talks), *MODEL, "--limit", "10")
     told = call(*asked, "--sweep", "hardware=a100-40gb,rtx-4090").out.splitlines()

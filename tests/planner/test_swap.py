@@ -12,6 +12,7 @@ from looseleaf.planner.hardware import load_hardware
 from looseleaf.planner.plan import Plan, run_plan
 from looseleaf.planner.replicas import run_replicas
 from looseleaf.planner.trace_types import Trace, TraceRequest
+from looseleaf.tiers.block_file import LOG_BYTES
 from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 BLOCK = 1_000_000
@@ -133,8 +134,8 @@ FAST = DiskSpeed(1e10, 1e10)
 def test_prefixes_are_found_on_the_disk() -> None:
     """As many as in memory of the same size, for which the pool is emptied a second time."""
     hits = []
-    for size in (30 * BLOCK, 400 * BLOCK):
-        disk = planned(TURNS, 1e10, disk=FAST, kv_disk="x", kv_disk_size=size)
+    for size in (60 * BLOCK, 400 * BLOCK):
+        disk = planned(TURNS, 1e10, disk=FAST, kv_disk="x", kv_disk_size=size + LOG_BYTES)
         host = planned(TURNS, 1e10, swap_space=size)
         assert disk.tiers is not None
         assert host.tiers is not None
@@ -190,6 +191,8 @@ def test_the_speed_must_be_known() -> None:
         planned(CROWD, -1e9)
     with pytest.raises(ConfigError, match="--swap-bandwidth"):
         planned(CROWD, None, kv_disk="x")
+    with pytest.raises(ConfigError, match="needs at least"):
+        planned(CROWD, kv_disk="x", kv_disk_size="1MiB")
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,16 @@ def planned_tiers(
     settings: EngineSettings, memory: MemoryPlan, clock: SteppedClock, disk_speed: DiskSpeed
 ) -> KVTiers | None:
     """Those of an engine on that clock with blocks that hold nothing, if the settings want any. The
-    folder of the disk is not looked at."""
+    folder of the disk is not looked at. Raises ConfigError if it may take too little."""
     host = disk = None
     if settings.swap_space is not None:
         host = HostStore(num_bytes_of(settings.swap_space), memory.block_bytes)
     if settings.kv_disk is not None:
+        from looseleaf.tiers.block_file import room_for_blocks
         from looseleaf.tiers.disk import QUEUE_BYTES
 
-        limit = num_bytes_of(settings.kv_disk_size)
-        disk = VirtualDisk(limit, QUEUE_BYTES, memory.block_bytes, disk_speed, clock)
+        room = room_for_blocks(num_bytes_of(settings.kv_disk_size))
+        disk = VirtualDisk(room, QUEUE_BYTES, memory.block_bytes, disk_speed, clock)
     if host is None and disk is None:
         return None
     always = settings.preemption_mode == "swap"
