@@ -56,6 +56,7 @@ FLAGS = {
         *("--scheduling-policy", "--kernel-profile", "--compute-efficiency"),
         *("--bandwidth-efficiency", "--step-overhead", "--replicas", "--routing", "--slo"),
         *("--search", "--price-per-hour", "--sweep", "--jobs"),
+        *("--kv-disk", "--kv-disk-size", "--disk-bandwidth"),
         *("--studio-record", "--studio-record-limit"),
     ),
     "fit": (

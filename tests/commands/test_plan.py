@@ -197,6 +197,12 @@ def test_a_sweep_is_the_same_however_many_processes(call, talks: Path) -> None:
     }
 
 
+def test_a_sweep_of_folders(call, talks: Path) -> None:
+    asked = ("plan", str(talks), *MODEL, "--limit", "5", "--sweep", "kv_disk=a,b", "--json")
+    found = [point["settings"] for point in call(*asked).json["points"]]
+    assert found == [{"kv_disk": "a"}, {"kv_disk": "b"}]
+
+
 def test_a_sweep_for_people(call, talks: Path) -> None:
     asked = ("plan", str(talks), *MODEL, "--limit", "10")
     told = call(*asked, "--sweep", "hardware=a100-40gb,rtx-4090").out.splitlines()
@@ -226,6 +232,19 @@ def test_a_search(call, talks: Path) -> None:
     told = call(*asked, "--slo", "ttft=1us").out
     for words in ("then broken", "no rate keeps the limits: ttft p95", "assumed: "):
         assert words in told
+
+
+def test_a_closed_loop_on_replicas_and_in_a_search(call, talks: Path) -> None:
+    asked = ("plan", str(talks), *MODEL, "--limit", "12", "--concurrency", "2", "--swap-space", "1")
+    report = call(*asked, "--replicas", "2", "--json").json
+    assert (report["trace"]["users"], report["replicas"]["num_replicas"]) == (2, 2)
+    assert report["swap"]["space"] == 2 * 2**30
+    assert report["summary"]["running_peak"] <= 2
+    search = call(*asked, "--search", "--slo", "tpot=60ms", "--json").json
+    assert search["best"]["concurrency"] >= 2
+    assert search["replicas_needed"]["concurrency"] == 2
+    assert search["replicas_needed"]["rate"] > 0
+    assert "clients" in call(*asked, "--search", "--slo", "tpot=60ms").out
 
 
 def test_what_describes_one_replay_is_not_asked_of_several(

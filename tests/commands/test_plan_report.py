@@ -34,6 +34,37 @@ def curves(tmp_path: Path) -> Path:
     return path
 
 
+def test_where_blocks_are_besides_the_cache(call, tmp_path: Path) -> None:
+    """Thirty prompts that the cache does not hold, twice; and a page, with what it is like without
+    a swap space and a disk."""
+    path, page = tmp_path / "talks.jsonl", tmp_path / "plan.html"
+    rows = [
+        {"timestamp": 1000 * i, "input_length": 2048, "output_length": 4}
+        | {"hash_ids": [4 * (i % 30) + part for part in range(4)]}
+        for i in range(60)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    folder = tmp_path / "kv"
+    asked = ("plan", str(path), *MODEL, "--num-blocks", "600", "--compare-allocators", "20")
+    tiers = ("--kv-disk", str(folder), "--kv-disk-size", "20GiB", "--swap-space", "1")
+    told = call(*asked, *tiers, "--disk-bandwidth", "6,3GB/s", "--html", str(page), "--json").json
+    assert not folder.exists()
+    disk = told["disk"]
+    assert (disk["read_bandwidth"], disk["write_bandwidth"]) == (6e9, 3e9)
+    assert (disk["size"], disk["bandwidth_assumed"]) == (20 * 2**30, False)
+    assert disk["tokens_loaded"] == 16 * disk["blocks_loaded"] > 10_000
+    assert told["summary"]["hit_rate"] > 0.3
+    without = next(c for c in told["what_if"]["cases"] if c["change"].startswith("nothing outside"))
+    assert without["summary"]["hit_rate"] < 0.1
+    for words in ("KV blocks outside the cache", "6 GB/s, writes 3", f"{disk['blocks_loaded']:,}"):
+        assert words in page.read_text()
+    lines = call(*asked, *tiers, "--replicas", "2", "--compare-allocators", "none").out
+    assert re.search(
+        r"disk +\d+ blocks loaded .*\(assumed: --disk-bandwidth\).* of 40\.0 GiB", lines
+    )
+    call(*asked, *tiers, "--disk-bandwidth", "fast").check_refused("like 2 or")
+
+
 def test_a_page_that_stands_alone(call, trace: Path, curves: Path, tmp_path: Path) -> None:
     page, again, events = (tmp_path / name for name in ("a.html", "b.html", "trace.json"))
     options = (*MODEL, *SMALL, "--against", str(curves), "--what-if", "8", "--rate", "5")

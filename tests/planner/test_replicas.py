@@ -1,6 +1,7 @@
 """Engines behind a router: what one replica does alone, and who gets what."""
 
 import random
+from bisect import bisect_left
 
 import pytest
 from planning import linear_times
@@ -51,6 +52,74 @@ def test_one_replica_is_the_engine_alone(routing: str) -> None:
     assert one.result.steps == alone.result.steps
     assert one.summary.preemptions == alone.summary.preemptions > 0
     assert one.replicas == (one.summary,)
+
+
+def loop(users: int, num: int = 120, *, delay: float = 0.0, same: bool = False) -> Trace:
+    """Sessions of two turns but every third, or of one turn and all the same."""
+    rng = random.Random(3)
+    requests = []
+    for one in range(num):
+        if same:
+            requests.append(TraceRequest(0.0, 60, 20, delay=delay))
+            continue
+        first = TraceRequest(
+            0.0, rng.randrange(20, 90), rng.randrange(1, 40), (1, 2), session=one, delay=delay
+        )
+        requests.append(first)
+        if one % 3:
+            told = first.num_prompt_tokens + first.num_output_tokens
+            second = TraceRequest(0.0, told + 9, 7, session=one, delay=0.3, num_history=told)
+            requests.append(second)
+    return Trace(tuple(requests), (), True, 16, users)
+
+
+@pytest.mark.parametrize(("users", "delay"), [(1, 0.0), (5, 0.25), (12, 0.01)])
+def test_a_closed_loop_on_one_replica_is_the_engine_alone(users: int, delay: float) -> None:
+    trace = loop(users, delay=delay)
+    alone = run_plan(trace, SETTINGS, memory(30), linear_times())
+    one = routed(trace, 1, "prefix-affinity", 30)
+    assert one.result.outcomes == alone.result.outcomes
+    assert one.result.steps == alone.result.steps
+    assert one.summary == alone.summary
+    assert one.replicas == (one.summary,)
+
+
+@pytest.mark.parametrize("routing", POLICIES)
+def test_twice_the_replicas_do_twice_as_much(routing: str) -> None:
+    one, two = (routed(loop(4 * n, 120 * n, same=True), n, routing).summary for n in (1, 2))
+    assert two.requests_per_second == pytest.approx(2 * one.requests_per_second, rel=0.02)
+    assert one.e2e is not None
+    assert two.e2e is not None
+    assert two.e2e.p95 == pytest.approx(one.e2e.p95, rel=0.02)
+
+
+@pytest.mark.parametrize("routing", POLICIES)
+def test_a_session_begins_when_another_has_ended_anywhere(routing: str) -> None:
+    plan = routed(loop(6, delay=0.1), 3, routing)
+    assert plan == routed(loop(6, delay=0.1), 3, routing)
+    ends = sorted(o.finished for o in plan.result.outcomes)
+    later = [o for o in plan.result.outcomes if o.arrival > 0]
+    for outcome in later:
+        after = (outcome.arrival - pause for pause in (0.1, 0.3))
+        assert any(abs(ends[bisect_left(ends, t - 1e-9)] - t) < 1e-9 for t in after)
+    assert plan.summary.requests == len(loop(6).requests)
+    # Each is seen by its engine no later than at the end of the step that it came in.
+    steps = plan.result.steps
+    longest = max(steps.seconds)
+    assert all(o.scheduled is not None and o.scheduled - o.arrival <= longest for o in later)
+
+
+def test_as_many_engines_as_sessions_at_once() -> None:
+    """The least loaded one is then always the one that has nothing to do."""
+    trace = loop(3, same=True)
+    alone = run_plan(trace._replace(users=1), SETTINGS, memory(), linear_times())
+    plan = routed(trace, 3, "least-loaded")
+    assert plan.summary.running_peak == 1
+    assert alone.summary.e2e is not None
+    for outcome in plan.result.outcomes:
+        assert outcome.scheduled == outcome.arrival
+        took = outcome.finished - outcome.arrival
+        assert took == pytest.approx(alone.summary.e2e.p50, rel=0.01)
 
 
 @pytest.mark.parametrize("routing", POLICIES)

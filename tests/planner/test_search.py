@@ -14,7 +14,7 @@ from looseleaf.planner.search import (
     QUEUE,
     Scenario,
     attempt,
-    largest_rate,
+    largest_load,
     replicas_needed,
 )
 from looseleaf.planner.search_report import Found, Needed, as_json, as_text, warnings
@@ -35,10 +35,10 @@ def scenario(limits: str, *, num: int = 60, gap: float = 1.0, seats: int = 8) ->
 
 
 def found(one: Scenario, **settings: float) -> Found:
-    rate = largest_rate(one)
+    rate = largest_load(one)
     needed = None
     if rate.rate is not None:
-        needed = Needed(one.rate, replicas_needed(one, rate.rate), 64)
+        needed = Needed(one.demand, replicas_needed(one, rate.rate), 64)
     return Found(
         scenario=one,
         by_size={16: rate},
@@ -59,24 +59,70 @@ def found(one: Scenario, **settings: float) -> Found:
 )
 def test_the_rate_is_kept_and_a_little_more_is_not(limits: str, binding: str) -> None:
     one = scenario(limits)
-    rate = largest_rate(one)
+    rate = largest_load(one)
     assert rate.binding == binding
     assert rate.best is not None
-    assert rate.rate == pytest.approx(rate.best.speed)  # one request a second, times as fast
-    assert attempt(one, rate.best.speed).kept
-    assert not attempt(one, PRECISION * rate.best.speed).kept
+    assert rate.rate == pytest.approx(rate.best.load)  # one request a second, times as fast
+    assert attempt(one, rate.best.load).kept
+    assert not attempt(one, PRECISION * rate.best.load).kept
     assert rate.best.summary is not None
     assert rate.best.summary.requests == 60
     assert rate.num_trials < 20
     # From elsewhere it is found as well, to the precision.
-    other = largest_rate(one, start=1000.0, step=3)
+    other = largest_load(one, start=1000.0, step=3)
     assert other.rate is not None
     assert 1 / PRECISION < other.rate / rate.rate < PRECISION
 
 
+def closed(limits: str, users: int = 4, num: int = 80, **changed: int) -> Scenario:
+    one = scenario(limits, num=num, gap=0.0, seats=16)
+    return dataclasses.replace(one, trace=one.trace._replace(users=users), **changed)
+
+
+@pytest.mark.parametrize("users", [1, 4, 60])
+@pytest.mark.parametrize(
+    ("limits", "binding"), [("ttft=60ms", "ttft p95"), ("tpot=12ms", "tpot p95")]
+)
+def test_of_a_closed_loop_the_most_clients(limits: str, binding: str, users: int) -> None:
+    one = closed(limits, users)
+    kept = [n for n in range(1, 30) if attempt(one, n).kept]
+    most = largest_load(one)
+    assert most.best is not None
+    assert most.best.load == kept[-1] == len(kept)
+    assert most.binding == binding
+    assert 2 < most.best.load < 20
+    summary = most.best.summary
+    assert summary is not None
+    assert most.rate == pytest.approx(80 / summary.duration)
+    assert largest_load(one, start=1, step=1.1).best == most.best
+
+
+def test_a_closed_loop_that_keeps_or_breaks_all() -> None:
+    every = largest_load(closed("tpot=1s", num=12))
+    assert every.best is not None
+    assert (every.best.load, every.binding) == (12, None)
+    assert largest_load(closed("ttft=5ms"))[:3] == (None, None, "ttft p95")
+    (warning,) = warnings(found(closed("ttft=5ms")))
+    assert "no concurrency keeps the limits" in warning
+
+
+def test_a_report_of_a_closed_loop() -> None:
+    one = closed("ttft=60ms", users=40)
+    report, told = as_json(found(one, price=2.0)), as_text(found(one, price=2.0))
+    best, needed = report["best"], report["replicas_needed"]
+    assert needed["concurrency"] == 40
+    assert needed["replicas"] * best["concurrency"] >= 0.8 * 40
+    assert needed["replicas"] > 1
+    assert not attempt(one, 40, needed["replicas"] - 1).kept
+    assert needed["rate"] > best["rate"]
+    clients = f"up to {best['concurrency']} clients at once"
+    for words in ("clients", clients, "for 40 clients at once: ", "of the whole replay"):
+        assert words in told
+
+
 def test_no_rate_keeps_what_a_single_request_breaks() -> None:
     one = scenario("ttft=5ms")
-    rate = largest_rate(one)
+    rate = largest_load(one)
     assert (rate.best, rate.rate, rate.binding, rate.num_trials) == (None, None, "ttft p95", 2)
     (warning,) = warnings(found(one))
     assert "no rate keeps the limits: ttft p95" in warning
@@ -88,13 +134,13 @@ def test_a_trace_too_short_to_tell() -> None:
     assert any("the trace is short" in warning for warning in warnings(found(one)))
     one = scenario("ttft=20s", num=2, seats=2)
     one = dataclasses.replace(one, num_replicas=2)
-    assert largest_rate(one).binding is None
+    assert largest_load(one).binding is None
     assert any("all 2 requests at once" in warning for warning in warnings(found(one)))
 
 
 def test_replicas_for_a_load() -> None:
     one = dataclasses.replace(scenario("ttft=100ms", gap=0.008), routing="least-loaded")
-    rate = largest_rate(one)
+    rate = largest_load(one)
     assert rate.rate is not None
     needed = replicas_needed(one, rate.rate)
     assert needed is not None
@@ -134,4 +180,4 @@ def test_the_report() -> None:
 
 def test_requests_that_come_all_at_once_have_no_rate() -> None:
     with pytest.raises(ConfigError, match="--rate"):
-        largest_rate(scenario("ttft=1s", gap=0.0))
+        largest_load(scenario("ttft=1s", gap=0.0))

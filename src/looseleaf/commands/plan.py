@@ -13,7 +13,8 @@ from looseleaf.commands.plan_arguments import add_arguments
 from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
 from looseleaf.commands.plan_recording import PlanRecorder
 from looseleaf.commands.plan_setup import Deployment, deployment, played, workload
-from looseleaf.engine.settings import format_bytes, num_bytes_of
+from looseleaf.commands.plan_tiers import disk_report, swap_report, tiers_text
+from looseleaf.engine.settings import format_bytes
 from looseleaf.planner.amounts import seconds_text, share
 from looseleaf.planner.plan import SHOWN, Plan
 from looseleaf.planner.replay import Replay
@@ -117,7 +118,8 @@ def _report(
             "enable_prefix_caching": settings.enable_prefix_caching,
             "kv_allocator": settings.kv_allocator,
         },
-        "swap": _swap(options, deployed, plan),
+        "swap": swap_report(plan, deployed.swap_bandwidth),
+        "disk": disk_report(plan, deployed.disk_speed, assumed=options.disk_bandwidth is None),
         "summary": as_json(plan.summary),
         "first_refused": [refused._asdict() for refused in plan.result.refused[:SHOWN]],
         "warnings": list(plan.warnings),
@@ -133,21 +135,6 @@ def _report(
     return report
 
 
-def _swap(options: argparse.Namespace, deployed: Deployment, plan: Plan) -> dict[str, Any] | None:
-    """What went to memory besides the KV cache, and came back."""
-    tiers = plan.tiers
-    if tiers is None:
-        return None
-    return {
-        "space": num_bytes_of(options.swap_space),
-        "bandwidth": deployed.swap_bandwidth,
-        "preemption_mode": plan.settings.preemption_mode,
-        "blocks_saved": tiers.saved,
-        "blocks_loaded": tiers.loaded_from_host,
-        "bytes_at_end": tiers.host_bytes,
-    }
-
-
 def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
     cache, cost = report["kv_cache"], report["cost_model"]
     lines = [
@@ -158,13 +145,7 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
         "",
         as_text(plan.summary),
     ]
-    if report["swap"] is not None:
-        swap = report["swap"]
-        lines.append(
-            f"swap      {swap['blocks_saved']} blocks saved and {swap['blocks_loaded']} loaded, at "
-            f"{swap['bandwidth'] / 1e9:.1f} GB/s; {format_bytes(swap['bytes_at_end'])} of "
-            f"{format_bytes(swap['space'])} in use at the end"
-        )
+    lines += tiers_text(report)
     if plan.replicas:
         lines += ["", f"{len(plan.replicas)} replicas, {plan.routing}; above, one on average:"]
         lines += _replicas(plan.replicas)

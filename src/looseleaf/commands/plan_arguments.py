@@ -22,6 +22,7 @@ from looseleaf.commands.options import (
 )
 from looseleaf.commands.plan_outputs import add_outputs
 from looseleaf.commands.plan_search_arguments import add_replicas, add_searches
+from looseleaf.commands.plan_tiers import add_disk
 from looseleaf.commands.studio_recording import add_recording
 from looseleaf.planner.fit import DEFAULT_MAX_NUM_BATCHED_TOKENS, DEFAULT_MAX_NUM_SEQS
 
@@ -118,6 +119,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         "or 0.4 of a processor's memory bandwidth)",
     )
     add_preemption_mode(memory)
+    add_disk(memory)
 
 
 def _add_scheduling(parser: argparse.ArgumentParser) -> None:

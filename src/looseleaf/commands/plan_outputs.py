@@ -126,7 +126,12 @@ class Outputs:
             planned = changes(plan.settings, plan.memory, longest)
             with percents("what if", len(planned) * len(sample.requests)) as on_progress:
                 cases = what_if(
-                    sample, planned, times, on_progress, swap_bandwidth=deployed.swap_bandwidth
+                    sample,
+                    planned,
+                    times,
+                    on_progress,
+                    swap_bandwidth=deployed.swap_bandwidth,
+                    disk_speed=deployed.disk_speed,
                 )
             report["what_if"] = _part(sample, trace, cases)
         wanted = _or_default(options.compare_allocators, ALLOCATOR_REQUESTS if options.html else 0)

@@ -57,7 +57,10 @@ def with_settings(options: argparse.Namespace, settings: dict[str, Any]) -> argp
 
 
 def _point(options: argparse.Namespace, chosen: dict[str, tuple[str, Any]]) -> Point:
-    shown = {name: value if str(value) == text else text for name, (text, value) in chosen.items()}
+    shown = {
+        name: value if isinstance(value, int | float) and str(value) == text else text
+        for name, (text, value) in chosen.items()
+    }
     values = {name: value for name, (_, value) in chosen.items()}
     return Point(shown, with_settings(options, values))
 

@@ -14,9 +14,9 @@ from looseleaf.planner.recorded_trace import read_workload
 from looseleaf.planner.search import (
     MAX_REPLICAS,
     PRECISION,
-    LargestRate,
+    LargestLoad,
     Scenario,
-    largest_rate,
+    largest_load,
     replicas_needed,
 )
 from looseleaf.planner.search_report import Found, Needed, as_json, as_text
@@ -41,7 +41,8 @@ class _Task(NamedTuple):
 def run(options: argparse.Namespace) -> None:
     if options.slo is None:
         raise ConfigError("which limits? Pass --slo, like ttft=1s,tpot=50ms")
-    has_load = options.rate is not None or read_workload(options.trace).timed
+    asked = options.rate is not None or options.concurrency is not None
+    has_load = asked or read_workload(options.trace).timed
     given = with_settings(
         options,
         {
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
         best = by_size[own].best
         if best is not None:
             tasks = [
-                _Task(with_settings(given, {"block_size": size}), best.speed, NEAR)
+                _Task(with_settings(given, {"block_size": size}), best.load, NEAR)
                 for size in others
             ]
             for size, one in zip(others, in_order(_search, tasks, options.jobs), strict=True):
@@ -67,10 +68,11 @@ def run(options: argparse.Namespace) -> None:
         needed = None
         deployed = deployment(with_settings(given, {"block_size": chosen}))
         scenario = _scenario(given, deployed)
-        rate = by_size[chosen].rate
-        if has_load and rate is not None:
-            trial = replicas_needed(scenario, rate / given.replicas, on_trial=advance)
-            needed = Needed(scenario.rate, trial, MAX_REPLICAS)
+        best = by_size[chosen].best
+        if has_load and best is not None:
+            most = best.load * scenario.demand / scenario.own_load
+            trial = replicas_needed(scenario, most / given.replicas, on_trial=advance)
+            needed = Needed(scenario.demand, trial, MAX_REPLICAS)
     found = Found(
         scenario=scenario,
         by_size=dict(sorted(by_size.items())),
@@ -89,19 +91,19 @@ def run(options: argparse.Namespace) -> None:
         print(as_text(found))
 
 
-def _search(task: _Task) -> LargestRate:
+def _search(task: _Task) -> LargestLoad:
     return _largest(task.options, start=task.start, step=task.step)
 
 
 def _largest(
     options: argparse.Namespace,
     *,
-    start: float = 1.0,
+    start: float | None = None,
     step: float = 2.0,
     on_trial: Callable[[], None] = lambda: None,
-) -> LargestRate:
+) -> LargestLoad:
     scenario = _scenario(options, deployment(options))
-    return largest_rate(scenario, start=start, step=step, on_trial=on_trial)
+    return largest_load(scenario, start=start, step=step, on_trial=on_trial)
 
 
 def _scenario(options: argparse.Namespace, deployed: Deployment) -> Scenario:
@@ -113,13 +115,15 @@ def _scenario(options: argparse.Namespace, deployed: Deployment) -> Scenario:
         slo=options.slo,
         num_replicas=options.replicas,
         routing=options.routing,
+        swap_bandwidth=deployed.swap_bandwidth,
+        disk_speed=deployed.disk_speed,
     )
 
 
-def _best(by_size: dict[int, LargestRate], own: int) -> int:
+def _best(by_size: dict[int, LargestLoad], own: int) -> int:
     """The own one, unless another is better by more than the search tells apart."""
-    rates = {size: found.rate for size, found in by_size.items() if found.rate is not None}
-    if not rates:
+    loads = {size: one.best.load for size, one in by_size.items() if one.best is not None}
+    if not loads:
         return own
-    best = max(rates, key=lambda size: rates[size])
-    return own if rates[best] <= PRECISION * rates.get(own, 0.0) else best
+    best = max(loads, key=lambda size: loads[size])
+    return own if loads[best] <= PRECISION * loads.get(own, 0.0) else best

@@ -40,8 +40,9 @@ def add_searches(parser: argparse.ArgumentParser) -> None:
     searches.add_argument(
         "--search",
         action="store_true",
-        help="find the largest rate that keeps --slo, the best block size, the replicas that the "
-        "trace's own rate needs, and the cost (the first 2000 requests, or --limit)",
+        help="find the largest rate that keeps --slo (of a closed loop, as with --concurrency: the "
+        "most clients), the best block size, the replicas that the trace's own load needs, and the "
+        "cost (the first 2000 requests, or --limit)",
     )
     searches.add_argument(
         "--price-per-hour",

@@ -31,6 +31,7 @@ from looseleaf.planner.recorded_trace import DRAWN_REQUESTS, read_workload
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.replicas import run_replicas
 from looseleaf.planner.trace import Trace
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 
 class Deployment(NamedTuple):
@@ -40,7 +41,8 @@ class Deployment(NamedTuple):
     memory: MemoryPlan
     timing: Timing
     swap_bandwidth: float | None
-    """In bytes a second, between the KV cache and the swap space."""
+    """In bytes a second, between the KV cache and the host's memory."""
+    disk_speed: DiskSpeed
 
 
 def deployment(options: argparse.Namespace) -> Deployment:
@@ -51,7 +53,8 @@ def deployment(options: argparse.Namespace) -> Deployment:
     memory = memory_plan(fitted, options.num_blocks)
     timing = _timing(options, fitted, hardware)
     bandwidth = _swap_bandwidth(options, hardware)
-    return Deployment(hardware, settings, fitted, memory, timing, bandwidth)
+    speed = options.disk_bandwidth or ASSUMED
+    return Deployment(hardware, settings, fitted, memory, timing, bandwidth, speed)
 
 
 def workload(options: argparse.Namespace) -> Trace:
@@ -89,6 +92,7 @@ def played(
             memory,
             timing.times,
             swap_bandwidth=deployed.swap_bandwidth,
+            disk_speed=deployed.disk_speed,
             on_progress=on_progress,
             on_replay=on_replay,
         )
@@ -99,6 +103,8 @@ def played(
         timing.times,
         num_replicas=options.replicas,
         routing=options.routing,
+        swap_bandwidth=deployed.swap_bandwidth,
+        disk_speed=deployed.disk_speed,
         on_progress=on_progress,
     )
 
@@ -119,6 +125,8 @@ def _settings(options: argparse.Namespace, hardware: Hardware) -> EngineSettings
         enable_prefix_caching=options.enable_prefix_caching,
         kv_allocator=options.kv_allocator,
         swap_space=options.swap_space,
+        kv_disk=options.kv_disk,
+        kv_disk_size=options.kv_disk_size,
         preemption_mode=options.preemption_mode,
     )
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from looseleaf import __version__
@@ -13,6 +12,7 @@ from looseleaf.engine.settings import EngineSettings, num_bytes_of
 from looseleaf.models.config import ModelConfig
 from looseleaf.tiers.host import HostStore
 from looseleaf.tiers.tiers import KVTiers
+from looseleaf.tiers.virtual_disk import DiskSpeed, SteppedClock, VirtualDisk
 from looseleaf.weights.gguf import GGUFFile
 
 _YOUNG_FILE_SECONDS = 2.5
@@ -46,14 +46,31 @@ def space_secret(space: str) -> bytes:
 
 
 def planned_tiers(
-    settings: EngineSettings, memory: MemoryPlan, clock: Callable[[], float]
+    settings: EngineSettings, memory: MemoryPlan, clock: SteppedClock, disk_speed: DiskSpeed
 ) -> KVTiers | None:
-    """Those of an engine on that clock with blocks that hold nothing, if the settings want any."""
-    if settings.swap_space is None:
+    """Those of an engine on that clock with blocks that hold nothing, if the settings want any. The
+    folder of the disk is not looked at. Raises ConfigError if it may take too little."""
+    host = disk = None
+    if settings.swap_space is not None:
+        host = HostStore(num_bytes_of(settings.swap_space), memory.block_bytes)
+    if settings.kv_disk is not None:
+        from looseleaf.tiers.block_file import room_for_blocks
+        from looseleaf.tiers.disk import QUEUE_BYTES
+
+        room = room_for_blocks(num_bytes_of(settings.kv_disk_size))
+        disk = VirtualDisk(room, QUEUE_BYTES, memory.block_bytes, disk_speed, clock)
+    if host is None and disk is None:
         return None
-    host = HostStore(num_bytes_of(settings.swap_space), memory.block_bytes)
     always = settings.preemption_mode == "swap"
-    return KVTiers(memory.block_size, memory.block_bytes, host, always_load=always, clock=clock)
+    return KVTiers(
+        memory.block_size,
+        memory.block_bytes,
+        host,
+        disk,
+        always_load=always,
+        empty=True,
+        clock=clock,
+    )
 
 
 def build_tiers(settings: EngineSettings, memory: MemoryPlan, space: str | None) -> KVTiers:

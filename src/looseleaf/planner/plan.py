@@ -3,23 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
-from looseleaf.engine.tiers import planned_tiers
 from looseleaf.planner.calibrated import load_calibration
-from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.cost_model import CostModel, Roofline, roofline
-from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.fit import Fit
 from looseleaf.planner.hardware import Hardware
 from looseleaf.planner.kernel_profile import load_profile
+from looseleaf.planner.planned_engine import planned_replay
 from looseleaf.planner.prefix_warnings import short_prefixes
-from looseleaf.planner.replay import Replay, Replayed, planned_scheduler
+from looseleaf.planner.replay import Replay, Replayed
 from looseleaf.planner.shape_work import ShapeCounter
 from looseleaf.planner.step_times import ShapeTimes, StepTimes
 from looseleaf.planner.summary import Summary, summarize
@@ -28,6 +25,7 @@ from looseleaf.planner.trace import Trace
 from looseleaf.planner.trace_types import TraceRequest
 from looseleaf.planner.workload import arrivals, closed_loop, poisson
 from looseleaf.tiers.tiers import TierFigures
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 SAMPLES = 200
 """How often a replay looks where the memory is."""
@@ -143,25 +141,20 @@ def run_plan(
     times: StepTimes,
     *,
     swap_bandwidth: float | None = None,
+    disk_speed: DiskSpeed = ASSUMED,
     on_progress: Callable[[int], None] | None = None,
     on_replay: Callable[[Replay], None] | None = None,
 ) -> Plan:
     """Replay requests, which must have times, on an engine of these settings. Blocks go to the
-    swap space and come back at `swap_bandwidth`, in bytes a second. `on_replay` gets the replay
+    host's memory and come back at `swap_bandwidth`, in bytes a second. `on_replay` gets the replay
     before it begins, to watch it."""
-    check_plannable(settings, swap_bandwidth)
-    seconds = sample_seconds(trace, settings, times)
-    clock = VirtualClock()
-    tiers = planned_tiers(settings, memory, clock)
-    scheduler = planned_scheduler(settings, memory, tiers)
-    if isinstance(times, SummaryTimes):
-        times = times.for_replay(memory.block_size)
-    block_seconds = memory.block_bytes / (swap_bandwidth or inf)
-    replay = Replay(
-        scheduler,
-        PlannedExecutor(times, clock, block_seconds=block_seconds),
-        tiers=tiers,
-        sample_seconds=seconds,
+    replay = planned_replay(
+        settings,
+        memory,
+        times,
+        swap_bandwidth=swap_bandwidth,
+        disk_speed=disk_speed,
+        sample_seconds=sample_seconds(trace, settings, times),
         on_progress=on_progress,
     )
     if on_replay is not None:
@@ -171,7 +164,7 @@ def run_plan(
     )
     summary = summarize(
         result,
-        scheduler.counters,
+        replay.engine.scheduler.counters,
         num_blocks=memory.num_blocks,
         block_size=memory.block_size,
         prefix_caching=settings.enable_prefix_caching,
@@ -182,7 +175,7 @@ def run_plan(
         summary=summary,
         result=result,
         warnings=tuple(warnings_of(trace, summary, result)),
-        tiers=None if tiers is None else tiers.figures(),
+        tiers=None if replay.engine.tiers is None else replay.engine.tiers.figures(),
     )
 
 
@@ -199,20 +192,6 @@ def _expected_span(trace: Trace, settings: EngineSettings, times: StepTimes) -> 
     stored = sum(r.num_prompt_tokens for r in trace.requests) // max(1, len(trace.requests))
     step = next(times.decoding([stored] * seats))
     return step * sum(r.num_output_tokens for r in trace.requests) / seats
-
-
-def check_plannable(settings: EngineSettings, swap_bandwidth: float | None = None) -> None:
-    """Raises ConfigError for settings that would be ignored."""
-    for name in ("kv_disk", "pin_budget", "speculative_ngram"):
-        if getattr(settings, name):
-            raise ConfigError(f"{name} cannot be planned with: leave it out")
-    if settings.swap_space is not None and swap_bandwidth is None:
-        raise ConfigError(
-            "how fast do blocks get to the swap space? Pass --swap-bandwidth, in GB/s, or add "
-            "host_link to the hardware"
-        )
-    if swap_bandwidth is not None and swap_bandwidth <= 0:
-        raise ConfigError(f"swap_bandwidth is {swap_bandwidth / 1e9:g}, but it must be above 0")
 
 
 def warnings_of(trace: Trace, summary: Summary, result: Replayed) -> list[str]:

@@ -194,6 +194,12 @@ class Replay:
         """Whether there is more to do, now or later."""
         return self.engine.has_work or self._agenda.time < inf
 
+    @property
+    def next_time(self) -> float:
+        """When it will do something next if nothing more comes; infinite if never."""
+        now = self.clock.now
+        return now if self.engine.has_work else max(now, self._agenda.time)
+
     def schedule(self, event: Event) -> None:
         self._agenda.add(event)
 

@@ -1,8 +1,11 @@
 """Several engines behind a router, on one virtual clock."""
 
-import dataclasses
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields, replace
+from heapq import heappop, heappush
+from itertools import count
+from math import inf, nextafter
 from typing import Any
 
 from looseleaf.core.counters import Counters
@@ -10,18 +13,19 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.engine.build import without_garbage_collection
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
-from looseleaf.planner.agenda import Event
-from looseleaf.planner.clock import VirtualClock
-from looseleaf.planner.executor import PlannedExecutor
-from looseleaf.planner.plan import Plan, check_plannable, sample_seconds, warnings_of
+from looseleaf.planner.agenda import Event, Player
+from looseleaf.planner.plan import Plan, sample_seconds, warnings_of
+from looseleaf.planner.planned_engine import planned_replay
 from looseleaf.planner.prefix_warnings import lost_hits
-from looseleaf.planner.replay import Outcome, Replay, Replayed, Steps, planned_scheduler
-from looseleaf.planner.sessions import sessions
+from looseleaf.planner.replay import Outcome, Replayed, Steps
+from looseleaf.planner.sessions import Session
 from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary import Summary, summarize
 from looseleaf.planner.trace_types import Trace
-from looseleaf.planner.workload import arrivals
+from looseleaf.planner.workload import starts
 from looseleaf.routing.policies import POLICIES, Router, router
+from looseleaf.tiers.tiers import TierFigures
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 OnEnd = Callable[[Outcome], None]
 """Told of every sequence that ends. What it raises ends the replay."""
@@ -31,7 +35,8 @@ class Replicas:
     """`num_replicas` engines of the same settings, each with a cache of its own.
 
     Before a router looks at loads, each engine does the steps that begin before the request comes;
-    one that does not look needs none of that, and the engines run one after the other.
+    one that does not look needs none of that, and the engines run one after the other. In a closed
+    loop a request comes because another has ended, on whatever engine: all go on together then.
     """
 
     def __init__(
@@ -42,12 +47,11 @@ class Replicas:
         *,
         num_replicas: int = 1,
         routing: str = POLICIES[0],
+        swap_bandwidth: float | None = None,
+        disk_speed: DiskSpeed = ASSUMED,
         sample_seconds: float | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
-        check_plannable(settings)
-        if settings.swap_space is not None:
-            raise ConfigError("swap_space is planned on one engine: leave it out, or the replicas")
         if num_replicas < 1:
             raise ConfigError(f"replicas is {num_replicas}, but it must be at least 1")
         if routing not in POLICIES:
@@ -56,40 +60,81 @@ class Replicas:
         self.memory = memory
         self.routing = routing
         self.replicas = [
-            _Replica(settings, memory, times, sample_seconds, on_end) for _ in range(num_replicas)
+            _Replica(settings, memory, times, swap_bandwidth, disk_speed, sample_seconds, on_end)
+            for _ in range(num_replicas)
         ]
         self.parts: list[list[int]] = [[] for _ in self.replicas]
         """The places in the trace of the requests that each was sent."""
 
     def run(self, trace: Trace) -> None:
         """Route and replay requests, which must have times. A session stays where it began."""
-        if trace.users is not None:
-            raise ConfigError("a closed loop is planned on one engine: leave it out, or replicas")
         capacity = max(1, self.memory.num_tokens // trace.hashed_tokens)
         routing: Router[int] = router(self.routing, capacity)
-        events = arrivals(trace.requests, hashed_tokens=trace.hashed_tokens)
-        loads = dict.fromkeys(range(len(self.replicas)), 0)
         with without_garbage_collection():
-            for session, event in zip(sessions(trace.requests), events, strict=True):
-                if routing.needs_loads:
-                    for name, replica in enumerate(self.replicas):
-                        replica.advance(event.time)
-                        loads[name] = replica.load(event.time)
-                chosen = routing.route(loads, session[0][1].hash_ids)
-                self.parts[chosen] += [index for index, _ in session]
-                self.replicas[chosen].ask(event, at_once=routing.needs_loads)
+            if trace.users is None:
+                self._run_open(trace, routing)
+            else:
+                self._run_loop(trace, routing)
             for replica in self.replicas:
                 replica.finish()
+
+    def _run_open(self, trace: Trace, routing: Router[int]) -> None:
+        for session, event in starts(trace.requests, hashed_tokens=trace.hashed_tokens):
+            if routing.needs_loads:
+                for replica in self.replicas:
+                    replica.advance(event.time)
+            self._send(routing, session, event, at_once=routing.needs_loads)
+
+    def _run_loop(self, trace: Trace, routing: Router[int]) -> None:
+        """The engine whose next step begins first does it. It ends later than it began: so whatever
+        the others' steps lead to comes after it has begun."""
+        order = count()
+        coming: list[tuple[float, int, Session, Event]] = []
+
+        def begin(player: Player, session: Session, event: Event) -> None:
+            heappush(coming, (event.time, next(order), session, event))
+            player.schedule(Event(event.time, _arrived))  # it may be routed to where this one was
+
+        for session, event in starts(
+            trace.requests, hashed_tokens=trace.hashed_tokens, users=trace.users, begin=begin
+        ):
+            heappush(coming, (event.time, next(order), session, event))
+        while True:
+            first = min(self.replicas, key=lambda replica: replica.replay.next_time)
+            now = first.replay.next_time
+            next_start = coming[0][0] if coming else inf
+            if coming and next_start <= now:
+                _, _, session, event = heappop(coming)
+                self._send(routing, session, event, at_once=True)
+            elif now == inf:
+                return
+            else:
+                others = (r.replay.next_time for r in self.replicas if r is not first)
+                until = min((next_start, *others))
+                first.advance(max(until, nextafter(now, inf)))  # of several, one has to begin
+
+    def _send(self, routing: Router[int], session: Session, event: Event, *, at_once: bool) -> None:
+        loads = dict.fromkeys(range(len(self.replicas)), 0)
+        if routing.needs_loads:
+            loads = {name: self.replicas[name].load(event.time) for name in loads}
+        chosen = routing.route(loads, session[0][1].hash_ids)
+        self.parts[chosen] += [index for index, _ in session]
+        self.replicas[chosen].ask(event, at_once=at_once)
 
     def summaries(self) -> list[Summary]:
         return [self._summary(r.replay.result, r.counters) for r in self.replicas]
 
     def summary(self) -> Summary:
         """Of all together; `busy`, means and peaks are those of one replica."""
-        counters = [dataclasses.asdict(replica.counters) for replica in self.replicas]
-        totals = Counters(**{name: sum(one[name] for one in counters) for name in counters[0]})
+        totals = Counters(**_sums([asdict(replica.counters) for replica in self.replicas]))
         found = self._summary(self.result(), totals)
-        return dataclasses.replace(found, busy=found.busy / len(self.replicas))
+        return replace(found, busy=found.busy / len(self.replicas))
+
+    def tiers(self) -> TierFigures | None:
+        """Of all together; None if there are none."""
+        found = [r.replay.engine.tiers for r in self.replicas]
+        rows = [asdict(tiers.figures()) for tiers in found if tiers is not None]
+        return TierFigures(**_sums(rows)) if rows else None
 
     def result(self) -> Replayed:
         return merged([replica.replay.result for replica in self.replicas])
@@ -110,20 +155,24 @@ class _Replica:
         settings: EngineSettings,
         memory: MemoryPlan,
         times: StepTimes,
+        swap_bandwidth: float | None,
+        disk_speed: DiskSpeed,
         sample_seconds: float | None,
         on_end: OnEnd | None,
     ) -> None:
-        scheduler = planned_scheduler(settings, memory)
-        self.counters = scheduler.counters
-        self._scheduler = scheduler
         self._on_end = on_end
         self._coming: list[Event] = []
-        self.replay = Replay(
-            scheduler,
-            PlannedExecutor(times, VirtualClock()),
+        self.replay = planned_replay(
+            settings,
+            memory,
+            times,
+            swap_bandwidth=swap_bandwidth,
+            disk_speed=disk_speed,
             sample_seconds=sample_seconds,
             on_progress=None if on_end is None else self._ended,
         )
+        self._scheduler = self.replay.engine.scheduler
+        self.counters = self._scheduler.counters
 
     def advance(self, time: float) -> None:
         """Do the steps that begin before `time`, as if something came then."""
@@ -169,6 +218,10 @@ def _arrived(_: Any) -> None:
     raise _Arrived
 
 
+def _sums(rows: Sequence[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(row[name] for row in rows) for name in rows[0]}
+
+
 def merged(results: Sequence[Replayed]) -> Replayed:
     """What happened anywhere, in the order of time."""
     if len(results) == 1:
@@ -179,7 +232,7 @@ def merged(results: Sequence[Replayed]) -> Replayed:
     found.usage = [sample for one in results for sample in one.usage]
     starts = [start for one in results for start in one.steps.starts]
     order = sorted(range(len(starts)), key=starts.__getitem__)
-    for field in dataclasses.fields(Steps):
+    for field in fields(Steps):
         columns: list[array[Any]] = [getattr(one.steps, field.name) for one in results]
         values = [value for column in columns for value in column]
         getattr(found.steps, field.name).extend(values[place] for place in order)
@@ -194,6 +247,8 @@ def run_replicas(
     *,
     num_replicas: int,
     routing: str,
+    swap_bandwidth: float | None = None,
+    disk_speed: DiskSpeed = ASSUMED,
     on_progress: Callable[[int], None] | None = None,
 ) -> Plan:
     """Replay requests, which must have times, on several engines of these settings. `on_progress`
@@ -212,6 +267,8 @@ def run_replicas(
         times,
         num_replicas=num_replicas,
         routing=routing,
+        swap_bandwidth=swap_bandwidth,
+        disk_speed=disk_speed,
         sample_seconds=sample_seconds(trace, settings, times),
         on_end=ended,
     )
@@ -228,4 +285,5 @@ def run_replicas(
         warnings=tuple(warnings),
         replicas=tuple(replicas.summaries()),
         routing=routing,
+        tiers=replicas.tiers(),
     )

@@ -1,12 +1,13 @@
-"""The largest rate that keeps the limits, and how many replicas a load needs.
+"""The largest load that keeps the limits, and how many replicas a load needs.
 
-Both assume that latencies only grow with the rate, and only shrink with more replicas: what lies
-between two rates that were tried is not looked at.
+A load is a rate, or in a closed loop so many clients at once. Both assume that latencies only grow
+with the load, and only shrink with more replicas: what lies between two that were tried is not
+looked at.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 from looseleaf.core.errors import ConfigError
@@ -14,13 +15,16 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.replay import Outcome
 from looseleaf.planner.replicas import Replicas
+from looseleaf.planner.sessions import num_sessions
 from looseleaf.planner.slo import Limit, Measured, Slo, exceeds
 from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary import Summary
 from looseleaf.planner.trace_types import Trace
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 PRECISION = 1.02
-"""How far apart the rate that was found and the one that is too much may be."""
+"""How far apart the load that was found and the one that is too much may be. Of clients there is
+none between two that follow each other."""
 
 ALONE = 1e-6
 """Times the trace's own rate: each request has the engine for itself."""
@@ -47,10 +51,25 @@ class Scenario:
     slo: Slo
     num_replicas: int = 1
     routing: str = "round-robin"
+    swap_bandwidth: float | None = None
+    disk_speed: DiskSpeed = ASSUMED
+    """These two as `run_plan` has them."""
+
+    @property
+    def own_load(self) -> float:
+        """Of the trace as it is, in what trials try: times its speed, or clients at once."""
+        return 1.0 if self.trace.users is None else float(self.trace.users)
+
+    @property
+    def demand(self) -> float:
+        """The same in requests a second, or clients at once. Raises ConfigError if requests come
+        all at once."""
+        return self.rate if self.trace.users is None else float(self.trace.users)
 
     @property
     def rate(self) -> float:
-        """Requests a second, of the trace as it is. Raises ConfigError if they come all at once."""
+        """Requests a second, of the trace as it is, which is no closed loop. Raises ConfigError if
+        they come all at once."""
         requests = self.trace.requests
         span = (requests[-1].arrival or 0.0) - (requests[0].arrival or 0.0)
         if len(requests) < 2 or span <= 0:
@@ -63,10 +82,11 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One replay, at `speed` times the scenario's rate. `broken` names a limit that was not kept,
-    or QUEUE; one that was broken for sure was not played to its end, and has no figures."""
+    """One replay, at `load` times the scenario's rate, or with so many clients at once. `broken`
+    names a limit that was not kept, or QUEUE; one that was broken for sure was not played to its
+    end, and has no figures."""
 
-    speed: float
+    load: float
     num_replicas: int
     broken: str | None
     measured: tuple[Measured, ...] = ()
@@ -78,8 +98,8 @@ class Trial:
         return self.broken is None
 
 
-class LargestRate(NamedTuple):
-    """`best` is the largest rate that kept the limits, None if not even single requests do.
+class LargestLoad(NamedTuple):
+    """`best` is the largest load that kept the limits, None if not even single requests do.
     `binding` is what the next larger one that was tried broke; None if nothing does: the whole
     trace at once keeps the limits. `rate` is in requests a second, for all replicas together."""
 
@@ -92,62 +112,118 @@ class LargestRate(NamedTuple):
 OnTrial = Callable[[], None]
 
 
-def largest_rate(
+def largest_load(
     scenario: Scenario,
     *,
-    start: float = 1.0,
+    start: float | None = None,
     step: float = 2.0,
     on_trial: OnTrial = lambda: None,
-) -> LargestRate:
-    """By trying rates: `start` times the scenario's own and `step` times more or less, until one is
+) -> LargestLoad:
+    """By trying loads: `start` or the scenario's own, and `step` times more or less, until one is
     kept and one is not; then ever closer in between (to PRECISION). Raises ConfigError if all
     requests come at once."""
-    own_rate = scenario.rate
+    scale = _scale(scenario)
     num_trials = 0
 
-    def tried(speed: float) -> Trial:
+    def tried(load: float) -> Trial:
         nonlocal num_trials
         num_trials += 1
-        found = attempt(scenario, speed)
+        found = attempt(scenario, load)
         on_trial()
         return found
 
     low = high = None
-    speed = start
+    first = load = min(scale.most, scenario.own_load if start is None else start)
     for _ in range(_MOST_DOUBLINGS):
-        found = tried(speed)
+        found = tried(load)
         if found.kept:
-            low, speed = found, speed * step
+            low, load = found, scale.more(load, step)
         else:
-            high, speed = found, speed / step
-            if low is None and high.speed == start:  # before going down any further
-                alone = tried(ALONE)
+            high, load = found, scale.less(load, step)
+            if low is None and high.load == first:  # before going down any further
+                alone = tried(scale.alone) if first > scale.alone else found
                 if not alone.kept:
-                    return LargestRate(None, None, alone.broken, num_trials)
-        if low is not None and high is not None:
+                    return LargestLoad(None, None, alone.broken, num_trials)
+        if (low is not None and high is not None) or load == found.load:
             break
-    while low is not None and high is not None and high.speed > PRECISION * low.speed:
-        found = tried(sqrt(low.speed * high.speed))
+    while low is not None and high is not None:
+        between = scale.between(low.load, high.load)
+        if between is None:
+            break
+        found = tried(between)
         if found.kept:
             low = found
         else:
             high = found
-    rate = None if low is None else low.speed * own_rate
-    return LargestRate(low, rate, None if high is None else high.broken, num_trials)
+    rate = None if low is None else rate_of(scenario, low)
+    return LargestLoad(low, rate, None if high is None else high.broken, num_trials)
+
+
+class _Speeds:
+    """Times the trace's own rate."""
+
+    alone = ALONE
+    most = inf
+
+    def more(self, load: float, step: float) -> float:
+        return load * step
+
+    def less(self, load: float, step: float) -> float:
+        return load / step
+
+    def between(self, low: float, high: float) -> float | None:
+        """None if there is nothing worth trying."""
+        return None if high <= PRECISION * low else sqrt(low * high)
+
+
+class _Clients(_Speeds):
+    """Whole numbers, of which more than there are sessions are no more."""
+
+    alone = 1.0
+
+    def __init__(self, num_sessions: int) -> None:
+        self.most = float(num_sessions)
+
+    def more(self, load: float, step: float) -> float:
+        return min(self.most, float(max(load + 1, round(load * step))))
+
+    def less(self, load: float, step: float) -> float:
+        return max(1.0, float(min(load - 1, round(load / step))))
+
+    def between(self, low: float, high: float) -> float | None:
+        found = super().between(low, high)
+        return None if found is None or high <= low + 1 else float(round(found))
+
+
+def _scale(scenario: Scenario) -> _Speeds:
+    if scenario.trace.users is not None:
+        return _Clients(num_sessions(scenario.trace.requests))
+    assert scenario.rate > 0  # or it says why there is none
+    return _Speeds()
+
+
+def rate_of(scenario: Scenario, trial: Trial) -> float:
+    """Requests a second: those that come, or of a closed loop what was answered in all its time,
+    its beginning and end too. The trial must have figures."""
+    if scenario.trace.users is None:
+        return trial.load * scenario.rate
+    assert trial.summary is not None
+    num_answered = len(scenario.trace.requests) - trial.summary.refused
+    return num_answered / trial.summary.duration if trial.summary.duration else 0.0
 
 
 def replicas_needed(
-    scenario: Scenario, rate_of_one: float, *, on_trial: OnTrial = lambda: None
+    scenario: Scenario, demand_of_one: float, *, on_trial: OnTrial = lambda: None
 ) -> Trial | None:
-    """The fewest replicas that keep the limits at the scenario's own rate; None if MAX_REPLICAS do
-    not. The first guess is by `rate_of_one` replica."""
+    """The fewest replicas that keep the limits at the scenario's own load; None if MAX_REPLICAS do
+    not. The first guess is by what one replica can take, in the same unit as the `demand`."""
 
     def tried(num_replicas: int) -> Trial:
-        found = attempt(scenario, 1.0, num_replicas)
+        found = attempt(scenario, scenario.own_load, num_replicas)
         on_trial()
         return found
 
-    number = min(MAX_REPLICAS, max(1, round(scenario.rate / rate_of_one + 0.499)))
+    number = min(MAX_REPLICAS, max(1, round(scenario.demand / demand_of_one + 0.499)))
     found = tried(number)
     if not found.kept:
         while not found.kept:
@@ -165,9 +241,9 @@ def replicas_needed(
     return found
 
 
-def attempt(scenario: Scenario, speed: float, num_replicas: int | None = None) -> Trial:
-    """Replay the scenario at `speed` times its rate."""
-    trace = at_speed(scenario.trace, speed)
+def attempt(scenario: Scenario, load: float, num_replicas: int | None = None) -> Trial:
+    """Replay the scenario at that load."""
+    trace = at_load(scenario.trace, load)
     number = num_replicas or scenario.num_replicas
     watch = _Watch(scenario.slo, sum(request.num_samples for request in trace.requests))
     replicas = Replicas(
@@ -176,19 +252,21 @@ def attempt(scenario: Scenario, speed: float, num_replicas: int | None = None) -
         scenario.times,
         num_replicas=number,
         routing=scenario.routing,
+        swap_bandwidth=scenario.swap_bandwidth,
+        disk_speed=scenario.disk_speed,
         on_end=watch.ended,
     )
     try:
         replicas.run(trace)
     except _Broken as broken:
-        return Trial(speed=speed, num_replicas=number, broken=broken.limit.name)
+        return Trial(load=load, num_replicas=number, broken=broken.limit.name)
     outcomes = replicas.result().outcomes
     measured = scenario.slo.measured(outcomes)
     broken_limit = next((one.limit.name for one in measured if not one.met), None)
-    if broken_limit is None and falling_behind(outcomes):
+    if broken_limit is None and trace.users is None and falling_behind(outcomes):
         broken_limit = QUEUE
     return Trial(
-        speed=speed,
+        load=load,
         num_replicas=number,
         broken=broken_limit,
         measured=measured,
@@ -197,8 +275,11 @@ def attempt(scenario: Scenario, speed: float, num_replicas: int | None = None) -
     )
 
 
-def at_speed(trace: Trace, speed: float) -> Trace:
-    requests = tuple(r._replace(arrival=(r.arrival or 0.0) / speed) for r in trace.requests)
+def at_load(trace: Trace, load: float) -> Trace:
+    """So many times as fast, or with so many clients at once."""
+    if trace.users is not None:
+        return trace._replace(users=round(load))
+    requests = tuple(r._replace(arrival=(r.arrival or 0.0) / load) for r in trace.requests)
     return trace._replace(requests=requests)
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "closed_loop",
     "poisson",
     "prompt_tokens",
+    "starts",
 ]
 
 
@@ -47,17 +48,34 @@ def closed_loop(requests: Iterable[TraceRequest]) -> tuple[TraceRequest, ...]:
     return retimed(requests, itertools.repeat(0.0))
 
 
+Begin = Callable[[Player, Session, Event], None]
+"""Told by a closed loop which session begins next, and when: one has just ended at the player."""
+
+
 def arrivals(
     requests: Iterable[TraceRequest], *, hashed_tokens: int, users: int | None = None
 ) -> Iterator[Event]:
     """Of requests in the order of their times, which all must have. Answers end after exactly the
     tokens of the trace. `users` are those of a `Trace`."""
+    found = starts(requests, hashed_tokens=hashed_tokens, users=users)
+    return (event for _, event in found)
+
+
+def starts(
+    requests: Iterable[TraceRequest],
+    *,
+    hashed_tokens: int,
+    users: int | None = None,
+    begin: Begin = lambda player, _, event: player.schedule(event),
+) -> Iterator[tuple[Session, Event]]:
+    """As `arrivals`, with the sessions that begin. Those of a closed loop that wait for others to
+    end are given to `begin`, which has to see to it that their events come about."""
     found = sessions(requests)
     if users is None:
         for session in found:
             time = session[0][1].arrival
             assert time is not None
-            yield Event(time, _Script(session, time, hashed_tokens))
+            yield session, Event(time, _Script(session, time, hashed_tokens))
         return
     waiting = iter(found)
 
@@ -65,10 +83,11 @@ def arrivals(
         session = next(waiting, None)
         if session is not None:
             start = time + session[0][1].delay
-            player.schedule(Event(start, _Script(session, start, hashed_tokens, begin_next)))
+            script = _Script(session, start, hashed_tokens, begin_next)
+            begin(player, session, Event(start, script))
 
     for session in list(itertools.islice(waiting, users)):
-        yield Event(0.0, _Script(session, 0.0, hashed_tokens, begin_next))
+        yield session, Event(0.0, _Script(session, 0.0, hashed_tokens, begin_next))
 
 
 class _Script:

@@ -84,6 +84,16 @@ def is_damage(error: sqlite3.Error) -> bool:
     return code & 0xFF in _DAMAGED or code in _UNREADABLE
 
 
+def room_for_blocks(limit: int) -> int:
+    """Bytes, in a folder of at most `limit`. Raises ConfigError if that is too little."""
+    if limit < MIN_LIMIT:
+        raise ConfigError(
+            f"the KV disk cache may have {limit} bytes, but it needs at least {MIN_LIMIT} "
+            f"({MIN_LIMIT >> 20} MiB): give it more"
+        )
+    return limit - LOG_BYTES
+
+
 class BlockFile:
     """One connection to the blocks of a folder, for one thread at a time; any number may be open,
     in any number of processes.
@@ -93,13 +103,8 @@ class BlockFile:
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
         """Makes what is not there. Raises ConfigError for a folder that cannot be used."""
-        if limit is not None and limit < MIN_LIMIT:
-            raise ConfigError(
-                f"the KV disk cache may have {limit} bytes, but it needs at least {MIN_LIMIT} "
-                f"({MIN_LIMIT >> 20} MiB): give it more"
-            )
         self.path = folder / NAME
-        self._limit = None if limit is None else limit - LOG_BYTES
+        self._limit = None if limit is None else room_for_blocks(limit)
         try:
             # For this user alone: the blocks tell what prompts said.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from looseleaf.tiers.host import HostStore
 
 if TYPE_CHECKING:
     from looseleaf.tiers.disk import DiskStore
+    from looseleaf.tiers.virtual_disk import VirtualDisk
 
 MEASURED_TOKENS = 32
 """Steps of fewer tokens say little about what computing a prompt costs."""
@@ -62,7 +63,8 @@ class KVTiers:
     """A host store, a disk store below it, or one of them. Of `block_bytes` each.
 
     Blocks are loaded where that is expected to take less time than computing them: both are
-    measured as they happen, on `clock`. With `always_load` they are loaded in any case.
+    measured as they happen, on `clock`. With `always_load` they are loaded in any case. `empty`
+    ones hold nothing: a planner's.
     """
 
     def __init__(
@@ -70,9 +72,10 @@ class KVTiers:
         block_size: int,
         block_bytes: int,
         host: HostStore | None = None,
-        disk: "DiskStore | None" = None,
+        disk: "DiskStore | VirtualDisk | None" = None,
         *,
         always_load: bool = False,
+        empty: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.host, self.disk = host, disk
@@ -85,6 +88,7 @@ class KVTiers:
         self._load_time = 0.0
         self._block_size, self._block_bytes = block_size, block_bytes
         self._always_load = always_load
+        self._stored_bytes = 0 if empty else block_bytes
 
     def num_found(self, keys: Sequence[BlockKey]) -> int:
         """See `looseleaf.core.allocator.Tier`."""
@@ -189,7 +193,7 @@ class KVTiers:
         if self.disk is None:
             return None
         data = self.disk.get(block_hash)
-        if data is not None and len(data) != self._block_bytes:
+        if data is not None and len(data) != self._stored_bytes:
             self.disk.forget(block_hash)
             return None
         return data

@@ -71,13 +71,19 @@ def compare_allocators(
     times: StepTimes,
     on_progress: OnProgress,
 ) -> list[AllocatorCase]:
-    """Without a swap space, which the old ones have no use for. Every step is the engine's own
-    where memory is contiguous: that takes longer."""
+    """Without memory besides the KV cache, which the old ones have no use for. Every step is the
+    engine's own where memory is contiguous: that takes longer."""
     cases = []
     num = len(trace.requests)
     for number, name in enumerate(KV_ALLOCATORS):
         pool = memory if name == "paged" else in_regions(memory)
-        changed = replace(settings, kv_allocator=name, swap_space=None, preemption_mode="recompute")
+        changed = replace(
+            settings,
+            kv_allocator=name,
+            swap_space=None,
+            kv_disk=None,
+            preemption_mode="recompute",
+        )
         told = part_of(on_progress, number, num)
         plan = run_plan(trace, changed, pool, times, on_progress=told)
         told(num)

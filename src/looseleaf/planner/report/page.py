@@ -24,6 +24,7 @@ from looseleaf.planner.report.markup import (
     table,
 )
 from looseleaf.planner.report.recorded import Curves
+from looseleaf.planner.report.tiers import outside_the_cache
 
 Report = dict[str, Any]
 
@@ -51,6 +52,7 @@ def page(report: Report, plan: Plan, recorded: Curves | None = None) -> str:
             section("over-time", "Over time", *over_time),
             section("latencies", "How long requests take", pair(*curves.latencies(plan))),
         ]
+    parts.append(outside_the_cache(report) or "")
     if "what_if" in report:
         parts.append(_what_if(report["what_if"]))
     if "allocators" in report:

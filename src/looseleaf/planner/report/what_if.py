@@ -10,6 +10,7 @@ from looseleaf.planner.plan import run_plan
 from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary import Summary, as_json
 from looseleaf.planner.trace_types import Trace
+from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
 OnProgress = Callable[[int], None]
 """Told how many requests have ended, over all replays."""
@@ -54,9 +55,12 @@ def _changes(settings: EngineSettings, memory: MemoryPlan, longest: int) -> Iter
                 f"blocks of {other} tokens", changed, sized(memory, blocks, other, longest)
             )
     if settings.kv_allocator == "paged":
+        alone = replace(settings, swap_space=None, kv_disk=None, preemption_mode="auto")
         found = not settings.enable_prefix_caching
         name = "prefix caching" if found else "no prefix caching"
-        yield Change(name, replace(settings, enable_prefix_caching=found), memory)
+        yield Change(name, replace(alone, enable_prefix_caching=found), memory)
+        if settings.swap_space is not None or settings.kv_disk is not None:
+            yield Change("nothing outside the KV cache", alone, memory)
     if memory.num_blocks > 1:
         half = sized(memory, memory.num_blocks // 2, size, longest)
         yield Change("half the KV memory", settings, half)
@@ -93,6 +97,7 @@ def what_if(
     on_progress: OnProgress,
     *,
     swap_bandwidth: float | None = None,
+    disk_speed: DiskSpeed = ASSUMED,
 ) -> list[Case]:
     """Step times are those of the same cost model, whatever the change."""
     cases = []
@@ -105,6 +110,7 @@ def what_if(
             change.memory,
             times,
             swap_bandwidth=swap_bandwidth,
+            disk_speed=disk_speed,
             on_progress=told,
         )
         told(num)  # those that can never fit do not end
