@@ -21,9 +21,11 @@ MAX_LEXER_FUEL = 200_000
 million lets a mask take a second; schemas of hundreds of properties stay below this one."""
 
 
-JSON_OPTIONS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
+JSON_OPTIONS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?", "coerce_one_of": True}
 """Between the parts of JSON: a space, or a line break and what indents the next line. Small models
-that may put any white space there put it there without end."""
+that may put any white space there put it there without end. `oneOf` is taken as `anyOf`: a grammar
+cannot say "and none of the others", and where the options exclude each other, as those of tagged
+unions do, it is the same."""
 
 
 class GrammarError(LooseleafError):
