@@ -5,6 +5,7 @@ state of it is a `Matcher`.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ MAX_LEXER_FUEL = 200_000
 """The expressions that a grammar's states may take, by llguidance's count. Its own limit of a
 million lets a mask take a second; schemas of hundreds of properties stay below this one."""
 
+
+_QUOTED = re.compile(r" *(\d+ \| .*|\^+ *)$")
 
 JSON_OPTIONS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?", "coerce_one_of": True}
 """Between the parts of JSON: a space, or a line break and what indents the next line. Small models
@@ -143,8 +146,9 @@ def _can_be_followed(matcher: Matcher) -> bool:
 
 
 def _short(message: str) -> str:
-    """In one line, and not with a whole grammar in it."""
-    line = " ".join(message.split())
+    """In one line, without the lines of the grammar that llguidance quotes."""
+    told = (line for line in message.splitlines() if not _QUOTED.match(line))
+    line = " ".join(" ".join(told).split())
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[:MAX_MESSAGE_CHARS]}..."
 
 
