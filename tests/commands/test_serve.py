@@ -309,6 +309,7 @@ def test_options_from_a_file(call, served, tiny_model: Path, tmp_path: Path) -> 
         ("enable-log-requests: 3", "must be true or false"),
         ("port: {a: 1}", "must be a text or a number"),
         ("port: 99999999", "is not a port"),
+        ("port: [8001, 8002]", "port is a list of 2, but it takes one value"),
     ],
 )
 def test_a_file_that_makes_no_sense(call, tmp_path: Path, text: str, told: str) -> None:

@@ -72,6 +72,13 @@ def test_a_moment_is_shared_by_link_and_by_file(start: Any, browser: Any, tmp_pa
     end(process)
     assert all("Failed to fetch" in text or "ERR_" in text for text in browser("problems"))
 
+    # Where one goes is where one arrives, also where the page writes its address just then.
+    browser(
+        "evaluate",
+        "location.hash = '#sharing'; history.replaceState(history.state, '', '#dials&lang=zh')",
+    )
+    browser("wait", "a[href='#sharing'][aria-current=page]")
+
     # By file, from disk, with nobody to ask.
     browser("open", page.as_uri())
     browser("wait", "[data-canvas=blocks]")

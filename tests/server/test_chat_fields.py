@@ -7,6 +7,10 @@ import pytest
 USER = [{"role": "user", "content": "hi"}]
 
 
+def schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 def test_c097_absent_and_null_content_are_empty(server: Any) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
@@ -103,7 +107,8 @@ def test_c109_c148_what_is_not_supported_is_refused_by_name(
         ("allowed_token_ids", [1, 2]),
         ("min_tokens", 2),
         ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
+        ("response_format", schema_format({})),
+        ("response_format", schema_format({"oneOf": [{"const": 1}, {"const": 2}]})),
         ("structured_outputs", {"choice": ["yes", "no"]}),
         ("structured_outputs", {"json": {"type": "integer"}}),
         ("guided_regex", "[a-z]+"),
@@ -142,6 +147,13 @@ def test_what_changes_logits_is_taken(server: Any, chat_body: Any, name: str, va
         ("structured_outputs", {"regex": "a", "choice": ["b"]}, "has regex and choice"),
         ("response_format", {"type": "yaml"}, "json_schema"),
         ("response_format", {"type": "json_schema"}, "json_schema with a json_schema"),
+        ("response_format", schema_format(False), "which nothing fits"),
+        ("response_format", schema_format({"$ref": "#/$defs/no"}), "response_format: Pointer"),
+        ("guided_json", {"type": "foo"}, "guided_json: Invalid type"),
+        ("prompt_embeds", "AAAA", "leave it out"),
+        # What they hold may be long, and is the client's own.
+        ("logit_bias", {str(i): 101 for i in range(500)}, "logit_bias is a list of 500, but"),
+        ("bad_words", ["mine", ""], "bad_words is a list of 2, but"),
     ],
 )
 def test_c060_what_cannot_be_is_refused_and_disturbs_nobody(
@@ -176,6 +188,8 @@ def test_c110_text_parts_are_joined_and_images_refused(server: Any) -> None:
     joined = prompt_tokens(parts)["usage"]
     assert joined["prompt_tokens"] == plain["prompt_tokens"]
     assert joined["prompt_tokens_details"]["cached_tokens"] == plain["prompt_tokens"] - 1
+    refused = prompt_tokens([parts[0], {"type": "refusal", "refusal": "riddle"}])["usage"]
+    assert refused == {**joined, "prompt_tokens_details": refused["prompt_tokens_details"]}
     image = {"type": "image_url", "image_url": {"url": "data:"}}
     assert prompt_tokens([image])["error"]["param"] == "messages"
 

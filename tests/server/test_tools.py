@@ -209,6 +209,11 @@ def tool(**function: Any) -> dict[str, Any]:
             "nonsense",
         ),
         (
+            {"tools": [tool(parameters={"not": {"const": "secret"}})], "tool_choice": "required"},
+            "tools",
+            "Unimplemented keys",
+        ),
+        (
             {"tools": [tool()], "structured_outputs": {"regex": "a+"}},
             "tools",
             "does not go with tools",
@@ -225,6 +230,14 @@ def test_what_tools_cannot_be(
     assert error["param"] == param
     assert said in error["message"]
     assert "secret" not in error["message"]
+
+
+def test_arguments_may_be_one_of_several_forms(start_server: Any, chat_body: Any) -> None:
+    server = start_server(max_model_len=2048, num_blocks=1024)
+    forms = {"properties": {"pet": {"oneOf": [{"const": "cat"}, {"const": "dog"}]}}}
+    fields = {"tools": [tool(parameters=forms)], "tool_choice": "required"}
+    answer = server.http().post("/v1/chat/completions", json={**chat_body, **fields})
+    assert answer.status_code == 200, answer.text
 
 
 HISTORY = [

@@ -77,7 +77,8 @@ export class Studio {
       this.systemDark = media.matches
     })
     this.follow(location.hash)
-    addEventListener('hashchange', () => this.follow(location.hash))
+    // Not where the address is now: what the page shows may have been written to it since.
+    addEventListener('hashchange', (event) => this.follow(new URL(event.newURL).hash))
     this.timeline.listen({ moved: () => this.version++ })
     $effect.root(() => {
       $effect(() => {

@@ -87,5 +87,9 @@ class ConfigFile(argparse.Action):
         words = [str(one) for one in values]
         if option.nargs == "+":
             return [f"--{name}", *words]
+        if len(words) > 1 and not isinstance(option, argparse._AppendAction):
+            raise argparse.ArgumentError(
+                self, f"{path}: {name} is a list of {len(words)}, but it takes one value"
+            )
         # With an equals sign, or a value like -1 would be taken for an option.
         return [f"--{name}={word}" for word in words]

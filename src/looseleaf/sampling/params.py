@@ -118,7 +118,9 @@ class SamplingParams:
             ),
         ):
             if not holds:
-                raise LooseleafError(f"{name} is {getattr(self, name)!r}, but it must be {rule}")
+                raise LooseleafError(
+                    f"{name} is {_told(getattr(self, name))}, but it must be {rule}"
+                )
 
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:
@@ -164,3 +166,8 @@ class SamplingParams:
             or self.allowed_token_ids is not None
             or self.bad_words_token_ids
         )
+
+
+def _told(value: Any) -> str:
+    """A collection by its size: it may be long, and of a client's words."""
+    return f"a list of {len(value)}" if hasattr(value, "__len__") else repr(value)

@@ -38,6 +38,7 @@ NOT_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "json_schema": (),
     "kv_transfer_params": ({},),
     "modalities": (["text"], []),
+    "prompt_embeds": (),
     "regex": (),
     "structural_tag": (),
     "suffix": ("",),

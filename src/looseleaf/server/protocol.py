@@ -189,7 +189,8 @@ class GenerationRequest(Struct, kw_only=True):
             name, _, rest = str(error).partition(" ")
             name = names.get(name, name.replace("prompt_top_", "prompt_"))
             if name.startswith("structured_outputs"):
-                raise invalid(str(error), "structured_outputs") from None
+                field = self._form_field()
+                raise invalid(str(error).replace("structured_outputs", field, 1), field) from None
             known = name in self.__struct_fields__
             raise invalid(f"{name} {rest}", name if known else None) from None
 
@@ -234,6 +235,15 @@ class GenerationRequest(Struct, kw_only=True):
             )
         return asked[0] if asked else None
 
+    def _form_field(self) -> str:
+        """The field that says the form of the output, for errors about it."""
+        guided = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+        fields = ("response_format", *guided)
+        asked = (name for name in fields if getattr(self, name) is not None)
+        return (
+            "structured_outputs" if self.structured_outputs else next(asked, "structured_outputs")
+        )
+
     def _of_format(self) -> StructuredOutputs | None:
         given = self.response_format
         if given is None or given.type == "text":
@@ -242,6 +252,11 @@ class GenerationRequest(Struct, kw_only=True):
             return StructuredOutputs(json_object=True)
         if given.type == "json_schema" and given.json_schema is not None:
             schema = given.json_schema.schema
+            if schema is False:
+                raise invalid(
+                    "response_format has the schema false, which nothing fits: send an object",
+                    "response_format",
+                )
             return StructuredOutputs(json=schema if isinstance(schema, dict) else "{}")
         raise invalid(
             "response_format must have the type text, json_object, or json_schema with a "

@@ -5,6 +5,7 @@ state of it is a `Matcher`.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,9 +22,13 @@ MAX_LEXER_FUEL = 200_000
 million lets a mask take a second; schemas of hundreds of properties stay below this one."""
 
 
-JSON_OPTIONS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
+_QUOTED = re.compile(r" *(\d+ \| .*|\^+ *)$")
+
+JSON_OPTIONS: Any = {"whitespace_pattern": r"( |\n[ \t]{0,16})?", "coerce_one_of": True}
 """Between the parts of JSON: a space, or a line break and what indents the next line. Small models
-that may put any white space there put it there without end."""
+that may put any white space there put it there without end. `oneOf` is taken as `anyOf`: a grammar
+cannot say "and none of the others", and where the options exclude each other, as those of tagged
+unions do, it is the same."""
 
 
 class GrammarError(LooseleafError):
@@ -141,8 +146,9 @@ def _can_be_followed(matcher: Matcher) -> bool:
 
 
 def _short(message: str) -> str:
-    """In one line, and not with a whole grammar in it."""
-    line = " ".join(message.split())
+    """In one line, without the lines of the grammar that llguidance quotes."""
+    told = (line for line in message.splitlines() if not _QUOTED.match(line))
+    line = " ".join(" ".join(told).split())
     return line if len(line) <= MAX_MESSAGE_CHARS else f"{line[:MAX_MESSAGE_CHARS]}..."
 
 

@@ -69,8 +69,9 @@ def _text(index: int, content: Any) -> str:
 
 def _part_text(index: int, part: Any) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    if kind == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
+    for known in ("text", "refusal"):  # OpenAI's assistants may have refused
+        if kind == known and isinstance(part.get(known), str):
+            return str(part[known])
     raise TemplateError(
         f"message {index} has a content part of type {_brief(kind)}; this model reads text only: "
         'send parts like {"type": "text", "text": "..."}'

@@ -17,7 +17,12 @@ Thinking = Literal["never", "maybe", "first"]
 """Whether reasoning comes before: `first` where the prompt has begun it."""
 
 # As json.dumps writes it, which is what models have seen.
-_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_COMPACT = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 
 
 def turn_grammar(

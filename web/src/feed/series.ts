@@ -120,3 +120,15 @@ export function percentile(values: number[], share: number): number | null {
 export function whole(percent: string): string {
   return percent.replace(/\.0%$/, '%')
 }
+
+/** Where an axis from 0 to `high` has its labels. Above 1 they are whole numbers: counts are shown
+ * without decimals, and 7.5 would be called 8. */
+export function ticks(high: number): number[] {
+  const wanted = high / 4
+  const power = 10 ** Math.floor(Math.log10(wanted))
+  const steps = [1, 2, 2.5, 5, 10].map((m) => m * power)
+  const step = steps.find((s) => s >= wanted && (wanted < 1 || Number.isInteger(s)))!
+  const result: number[] = []
+  for (let value = 0; value <= high; value += step) result.push(value)
+  return result
+}

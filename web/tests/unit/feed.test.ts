@@ -3,7 +3,7 @@ import { expect, test } from 'vitest'
 import type { Delta, Frame, Snapshot } from '../../src/feed/frames'
 import { Lanes } from '../../src/feed/lanes'
 import { Picture } from '../../src/feed/picture'
-import { percentile } from '../../src/feed/series'
+import { percentile, ticks } from '../../src/feed/series'
 import { frameOf, Lines, readRecording } from '../../src/feed/source'
 import { Timeline } from '../../src/feed/timeline'
 import { tally, UsageMeter } from '../../src/feed/usage'
@@ -130,4 +130,15 @@ test('percentiles', () => {
   expect(percentile([], 0.5)).toBe(null)
   expect(percentile([3, 1, 2], 0.5)).toBe(2)
   expect(percentile([...Array(100).keys()], 0.95)).toBe(94)
+})
+
+test('labels of an axis are whole numbers where counts are', () => {
+  expect(ticks(9 * 1.08)).toEqual([0, 5])
+  expect(ticks(4)).toEqual([0, 1, 2, 3, 4])
+  expect(ticks(100)).toEqual([0, 25, 50, 75, 100])
+  expect(ticks(1)).toEqual([0, 0.25, 0.5, 0.75, 1])
+  for (let high = 4; high < 2e5; high *= 1.3) {
+    expect(ticks(high).every(Number.isInteger)).toBe(true)
+    expect(ticks(high).length).toBeGreaterThan(1)
+  }
 })
