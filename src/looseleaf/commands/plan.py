@@ -13,6 +13,7 @@ from looseleaf.commands.plan_arguments import add_arguments
 from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
 from looseleaf.commands.plan_recording import PlanRecorder
 from looseleaf.commands.plan_setup import Deployment, deployment, played, workload
+from looseleaf.core.errors import ConfigError
 from looseleaf.engine.settings import format_bytes, num_bytes_of
 from looseleaf.planner.plan import SHOWN, Plan
 from looseleaf.planner.replay import Replay
@@ -25,6 +26,8 @@ __all__ = ["add_arguments", "run"]
 
 def run(options: argparse.Namespace) -> None:
     outputs = Outputs(options)
+    if options.price_per_hour is not None and not options.search:
+        raise ConfigError("--price-per-hour is for --search: leave it out, or add --slo and it")
     if options.sweep:
         plan_sweep.run(options)
     elif options.search:

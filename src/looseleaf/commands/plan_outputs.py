@@ -95,6 +95,7 @@ class Outputs:
         for path in (options.html, options.chrome_trace):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise ConfigError(f"{path} cannot be written: pass a file in a folder that exists")
+        _check_apart(options)
         _check_one_engine(options)
         if options.against_requests is not None and options.against is None:
             raise ConfigError("--against-requests goes with --against: pass both")
@@ -152,6 +153,20 @@ class Outputs:
                 options.chrome_trace, plan, self._watch, options.chrome_trace_requests
             )
             yield f"wrote {options.chrome_trace}: {num} events, for ui.perfetto.dev"
+
+
+def _check_apart(options: argparse.Namespace) -> None:
+    """One file that is written over another, or over what is read, is lost."""
+    names = ("trace", "html", "chrome_trace", "studio_record", "against", "against_requests")
+    found: dict[Path, str] = {}
+    for name in names:
+        path = getattr(options, name)
+        if path is None:
+            continue
+        shown = "TRACE" if name == "trace" else "--" + name.replace("_", "-")
+        other = found.setdefault(path.resolve(), shown)
+        if other != shown:
+            raise ConfigError(f"{other} and {shown} are one file, {path}: give each its own")
 
 
 def _check_one_engine(options: argparse.Namespace) -> None:

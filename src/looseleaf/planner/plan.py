@@ -13,7 +13,7 @@ from looseleaf.engine.settings import EngineSettings
 from looseleaf.engine.tiers import planned_tiers
 from looseleaf.planner.calibrated import load_calibration
 from looseleaf.planner.clock import VirtualClock
-from looseleaf.planner.cost_model import CostModel, Roofline, roofline
+from looseleaf.planner.cost_model import CostModel, Roofline, check_overhead, roofline
 from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.fit import Fit
 from looseleaf.planner.hardware import Hardware
@@ -34,6 +34,15 @@ SAMPLES = 200
 
 SHOWN = 20
 """Of rows that are not used, and of requests that can never fit."""
+
+
+MOST = 1e9
+"""Of what is given as a number: requests a second, how many times as fast, GB/s."""
+
+_UP_TO = f" and at most {MOST:g}"
+
+MOST_BLOCKS = 2**24
+"""That are kept for one replay, of all its replicas: some GiB of this machine's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +66,8 @@ class Traffic:
             ("limit", self.limit),
             ("concurrency", self.concurrency),
         ):
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name} is {value:g}, but it must be above 0")
+            if value is not None and not 0 < value <= MOST:
+                raise ConfigError(f"{name} is {_shown(value)}, but it must be above 0{_UP_TO}")
 
     def of(self, trace: Trace) -> Trace:
         """Raises ConfigError for a trace without times, if they are not to be drawn."""
@@ -75,6 +84,10 @@ class Traffic:
         if self.speed != 1:
             requests = tuple(_sooner(request, self.speed) for request in requests)
         return trace._replace(requests=requests, users=users)
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)[:40]
 
 
 def _sooner(request: TraceRequest, speed: float) -> TraceRequest:
@@ -100,6 +113,7 @@ def roofline_timing(fitted: Fit, hardware: Hardware, **efficiencies: float) -> T
 
 def profile_timing(path: Path, fitted: Fit, *, step_overhead: float = 0.0) -> Timing:
     """From kernels that were measured one by one: see `load_profile`."""
+    check_overhead(step_overhead)
     model = load_profile(path, fitted.shape.num_layers, step_overhead=step_overhead)
     return Timing(SummaryTimes(model, rows_that_draw=False), model)
 
@@ -129,11 +143,22 @@ class Plan:
 def memory_plan(fitted: Fit, num_blocks: int | None = None) -> MemoryPlan:
     """The pool of what fits, or of `num_blocks`."""
     blocks = fitted.num_blocks if num_blocks is None else num_blocks
+    check_num_blocks(blocks)
     size = fitted.settings.block_size
     length = (
         fitted.max_model_len if num_blocks is None else min(fitted.max_model_len, blocks * size)
     )
     return MemoryPlan(blocks, size, round(fitted.sizing.block_bytes), length)
+
+
+def check_num_blocks(num_blocks: int) -> None:
+    """Raises ConfigError for more than a replay can keep: each takes memory of this machine."""
+    if num_blocks > MOST_BLOCKS:
+        raise ConfigError(
+            f"the KV cache has {str(num_blocks)[:40]} blocks, all replicas together, but at most "
+            f"{MOST_BLOCKS} can be planned: pass fewer --num-blocks, a larger --block-size, or "
+            "fewer --replicas"
+        )
 
 
 def run_plan(
@@ -211,8 +236,10 @@ def check_plannable(settings: EngineSettings, swap_bandwidth: float | None = Non
             "how fast do blocks get to the swap space? Pass --swap-bandwidth, in GB/s, or add "
             "host_link to the hardware"
         )
-    if swap_bandwidth is not None and swap_bandwidth <= 0:
-        raise ConfigError(f"swap_bandwidth is {swap_bandwidth / 1e9:g}, but it must be above 0")
+    if swap_bandwidth is not None and not 0 < swap_bandwidth <= MOST * 1e9:
+        raise ConfigError(
+            f"swap_bandwidth is {swap_bandwidth / 1e9:g}, but it must be above 0{_UP_TO}"
+        )
 
 
 def warnings_of(trace: Trace, summary: Summary, result: Replayed) -> list[str]:

@@ -13,7 +13,13 @@ from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.agenda import Event
 from looseleaf.planner.clock import VirtualClock
 from looseleaf.planner.executor import PlannedExecutor
-from looseleaf.planner.plan import Plan, check_plannable, sample_seconds, warnings_of
+from looseleaf.planner.plan import (
+    Plan,
+    check_num_blocks,
+    check_plannable,
+    sample_seconds,
+    warnings_of,
+)
 from looseleaf.planner.prefix_warnings import lost_hits
 from looseleaf.planner.replay import Outcome, Replay, Replayed, Steps, planned_scheduler
 from looseleaf.planner.sessions import sessions
@@ -52,6 +58,7 @@ class Replicas:
             raise ConfigError(f"replicas is {num_replicas}, but it must be at least 1")
         if routing not in POLICIES:
             raise ConfigError(f"routing {routing!r} is not known; choose one of {POLICIES}")
+        check_num_blocks(num_replicas * memory.num_blocks)
         self.settings = settings
         self.memory = memory
         self.routing = routing
