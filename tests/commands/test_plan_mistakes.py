@@ -56,8 +56,8 @@ def trace(tmp_path: Path) -> Path:
         (("--bandwidth-efficiency", "1e-320"), ("bandwidth_efficiency", "at least 1e-06")),
         (("--memory", "0"), ("memory is 0", "at least 1")),
         (("--memory", DIGITS), ("too large", "GiB")),
-        (("--num-blocks", "9" * 30), ("blocks", "at most 16777216", "--block-size")),
-        (("--replicas", "9" * 9), ("at most 16777216", "--replicas")),
+        (("--num-blocks", "9" * 30), ("blocks", "at most 16777216", "larger ones")),
+        (("--replicas", "9" * 9), ("at most 16777216", "fewer replicas")),
         (("--kv-cache-memory", "1KiB"), ("kv_cache_memory to 2.0 MiB or more",)),
         (("--block-size", "1000000"), ("smaller block_size, like 16",)),
         (("--slo", f"ttft={DIGITS}"), ("ttft", "at most 1e+09 s")),
@@ -168,6 +168,18 @@ def test_numbers_without_end_are_no_json(tmp_path: Path) -> None:
     trace = read_trace(path)
     assert [row.reason for row in trace.bad_rows] == ["is not JSON"]
     assert trace.requests[0].num_prompt_tokens == 10
+
+
+def test_hit_rates_tell_the_rows_that_are_not_used(call, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    good = '{"timestamp": 0, "input_length": 100, "output_length": 2, "hash_ids": [1]}'
+    path.write_text(f"{good}\n[]\n")
+    command = ("reproduce", "mooncake", "--trace", str(path), "--capacity", "1")
+    assert "1 rows of the trace are not used:\n  line 2: is not an object" in call(*command).out
+    report = call(*command, "--live", "0", "--json").json
+    assert report["first_bad_rows"] == [{"line": 2, "reason": "is not an object"}]
+    call(*command, "--live", "9" * 30).check_refused("at most 16777216")
+    call(*command, "-tp", "3").check_refused("32 heads do not divide among 3 devices")
 
 
 def test_the_names_of_columns_are_told(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from looseleaf.planner.plan import SHOWN, Plan
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.slo import as_lines
 from looseleaf.planner.summary import Summary, as_json, as_text, seconds_text
-from looseleaf.planner.trace import Trace
+from looseleaf.planner.trace_types import Trace, bad_row_lines, first_bad_rows
 
 __all__ = ["add_arguments", "run"]
 
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace, outputs: Outputs) -> None:
     if options.json:
         print_json(report)
     else:
-        print(_text(report, trace, plan))
+        print(_text(report, plan))
 
 
 def _recorder(
@@ -91,7 +91,7 @@ def _report(
             "file": options.trace.name,
             "requests": len(trace.requests),
             "bad_rows": len(trace.bad_rows),
-            "first_bad_rows": [row._asdict() for row in trace.bad_rows[:SHOWN]],
+            "first_bad_rows": first_bad_rows(trace.bad_rows),
             "rate": options.rate,
             "speed": options.speed,
             "users": trace.users,
@@ -150,7 +150,7 @@ def _swap(options: argparse.Namespace, deployed: Deployment, plan: Plan) -> dict
     }
 
 
-def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
+def _text(report: dict[str, Any], plan: Plan) -> str:
     cache, cost = report["kv_cache"], report["cost_model"]
     lines = [
         f"{report['model']} ({report['weights_dtype']}, KV {report['kv_cache_dtype']}) on "
@@ -172,11 +172,7 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
         lines += _replicas(plan.replicas)
     if "slo" in report:
         lines += ["", *as_lines(report["slo"])]
-    if trace.bad_rows:
-        lines += ["", f"{len(trace.bad_rows)} rows of the trace are not used:"]
-        lines += [f"  line {row.line}: {row.reason}" for row in trace.bad_rows[:SHOWN]]
-        if len(trace.bad_rows) > SHOWN:
-            lines.append(f"  and {len(trace.bad_rows) - SHOWN} more")
+    lines += bad_row_lines(report["trace"]["bad_rows"], report["trace"]["first_bad_rows"])
     lines += outputs_text(report)
     if plan.warnings:
         lines += ["", *(f"warning: {warning}" for warning in plan.warnings)]

@@ -157,15 +157,14 @@ class Outputs:
 
 def _check_apart(options: argparse.Namespace) -> None:
     """One file that is written over another, or over what is read, is lost."""
-    names = ("trace", "html", "chrome_trace", "studio_record", "against", "against_requests")
     found: dict[Path, str] = {}
-    for name in names:
+    for name in ("trace", "against", "against_requests", "html", "chrome_trace", "studio_record"):
         path = getattr(options, name)
         if path is None:
             continue
         shown = "TRACE" if name == "trace" else "--" + name.replace("_", "-")
         other = found.setdefault(path.resolve(), shown)
-        if other != shown:
+        if other != shown and name in ("html", "chrome_trace", "studio_record"):
             raise ConfigError(f"{other} and {shown} are one file, {path}: give each its own")
 
 

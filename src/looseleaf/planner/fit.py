@@ -139,7 +139,7 @@ def fit(shape: ModelShape, settings: FitSettings) -> Fit:
     Raises ConfigError if the weights do not fit, if nothing is left for KV, or if a request of the
     `max_model_len` that was asked for cannot fit; the message says what would.
     """
-    _check_parallel(shape, settings.tensor_parallel_size)
+    check_parallel(shape, settings.tensor_parallel_size)
     weights = weight_dtype(_or(settings.weights_dtype, shape.dtype))
     kv = kv_dtype(_or(settings.kv_cache_dtype, _served_kv_dtype(shape, settings.block_size)))
     size, parallel = settings.block_size, settings.tensor_parallel_size
@@ -191,7 +191,8 @@ def _served_kv_dtype(shape: ModelShape, block_size: int) -> str:
     return shape.kv_dtype
 
 
-def _check_parallel(shape: ModelShape, size: int) -> None:
+def check_parallel(shape: ModelShape, size: int) -> None:
+    """Raises ConfigError if so many devices cannot share the model's heads."""
     if shape.num_heads % size:
         raise ConfigError(
             f"{shape.num_heads} heads do not divide among {size} devices: choose a "

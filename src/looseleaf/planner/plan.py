@@ -33,7 +33,7 @@ SAMPLES = 200
 """How often a replay looks where the memory is."""
 
 SHOWN = 20
-"""Of rows that are not used, and of requests that can never fit."""
+"""Of requests that can never fit."""
 
 
 MOST = 1e9
@@ -156,8 +156,7 @@ def check_num_blocks(num_blocks: int) -> None:
     if num_blocks > MOST_BLOCKS:
         raise ConfigError(
             f"the KV cache has {str(num_blocks)[:40]} blocks, all replicas together, but at most "
-            f"{MOST_BLOCKS} can be planned: pass fewer --num-blocks, a larger --block-size, or "
-            "fewer --replicas"
+            f"{MOST_BLOCKS} can be planned: ask for fewer, for larger ones, or for fewer replicas"
         )
 
 
