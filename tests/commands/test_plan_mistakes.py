@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from looseleaf.cli import COMMANDS
+from looseleaf.commands.plan_outputs import requests_that_fit
 from looseleaf.core.errors import ConfigError
+from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import parse_bytes
 from looseleaf.planner.hardware import load_hardware
 from looseleaf.planner.hf_config import shape_from_file
 from looseleaf.planner.slo import parse_slo
-from looseleaf.planner.trace import TraceError, read_trace
+from looseleaf.planner.trace import Trace, TraceError, TraceRequest, read_trace
 from looseleaf.planner.workload_file import read_workload_file
 
 MODEL = ("--model", "llama-3.1-8b", "--hardware", "h100")
@@ -72,6 +74,13 @@ def test_numbers_that_nothing_can_be(
     call, trace: Path, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     call("plan", str(trace), *MODEL, *options, "--json").check_refused(*words)
+
+
+def test_what_is_refused_does_not_count_among_what_fits() -> None:
+    short, long = TraceRequest(0.0, 100, 60), TraceRequest(0.0, 10**6, 1)
+    memory = MemoryPlan(num_blocks=100, block_size=16, block_bytes=1, max_model_len=1600)
+    found = requests_that_fit(Trace((short, long), (), True, 512), memory)
+    assert found == {"mean_tokens": 160, "at_mean": 10, "p95_tokens": 160, "at_p95": 10}
 
 
 def test_files_are_not_written_over_each_other(call, trace: Path) -> None:

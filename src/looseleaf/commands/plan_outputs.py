@@ -206,8 +206,13 @@ def percents(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def requests_that_fit(trace: Trace, memory: MemoryPlan) -> dict[str, int]:
     """How many requests of the trace's lengths the pool holds at once, each at its full length and
-    none sharing anything with another."""
-    lengths = sorted(r.num_prompt_tokens + r.num_output_tokens for r in trace.requests)
+    none sharing anything with another. Those that are refused take no room."""
+    longest = memory.max_model_len
+    lengths = sorted(
+        min(longest, request.num_prompt_tokens + request.num_output_tokens)
+        for request in trace.requests
+        if request.num_prompt_tokens < longest
+    )
     mean = round(sum(lengths) / max(1, len(lengths)))
     p95 = lengths[round(0.95 * (len(lengths) - 1))] if lengths else 0
 
