@@ -99,7 +99,8 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default
-        if default is None or default is False or default == []:
+        told = "(default: " in (action.help or "")
+        if told or default is None or default is False or default == []:
             return action.help
         return super()._get_help_string(action)
 

@@ -46,7 +46,7 @@ def test_a_report(call, trace: Path) -> None:
     assert report["trace"]["bad_rows"] == 2
     assert report["trace"]["first_bad_rows"] == [
         {"line": 4, "reason": "is not JSON"},
-        {"line": 13, "reason": "timestamp is not a number of at least 0"},
+        {"line": 13, "reason": "timestamp is 'x', but it must be a number from 0 to 2^53"},
     ]
     assert report["kv_cache"]["block_size"] == 16
     assert report["settings"]["max_num_seqs"] == 256

@@ -109,6 +109,6 @@ def test_bad_rows_are_told_by_line(tmp_path: Path) -> None:
     assert trace.bad_rows == (
         BadRow(3, "is not JSON"),
         BadRow(4, "is not an object"),
-        BadRow(5, "input_length is not a number of at least 1"),
+        BadRow(5, "input_length is 0, but it must be a whole number from 1 to 10000000"),
         BadRow(6, "hash_ids is not a list of whole numbers"),
     )

@@ -245,7 +245,7 @@ def test_mooncake_sessions(tmp_path: Path) -> None:
     trace = read_trace(path)
     assert trace.bad_rows == (
         BadRow(6, "session_id is neither a text nor a whole number"),
-        BadRow(7, "delay is not a number of at least 0"),
+        BadRow(7, "delay is -3, but it must be a number from 0 to 2^53"),
     )
     assert trace.hashed_tokens == 512
     assert trace.requests == (

@@ -233,7 +233,7 @@ def test_what_is_not_known_is_said() -> None:
         ({"num_hidden_layers": ...}, "num_hidden_layers is missing"),
         ({"num_hidden_layers": 0}, "num_layers is 0"),
         ({"num_hidden_layers": 2**40}, "up to 10000"),
-        ({"hidden_size": "4096"}, "hidden_size is 4096, but it must be a whole number"),
+        ({"hidden_size": "4096"}, "hidden_size is '4096', but it must be a whole number"),
         ({"num_attention_heads": -1}, "num_attention_heads is -1"),
         ({"hidden_size": 4097}, "does not divide into 32 heads"),
         ({"model_type": "mamba"}, "keep a state"),

@@ -103,10 +103,10 @@ def test_bad_rows_of_a_table_are_told_by_line(tmp_path: Path) -> None:
     assert trace.requests[0] == TraceRequest(0.0, 374, 44)
     assert trace.requests[1].arrival == pytest.approx(1.0000001, abs=1e-6)
     assert trace.bad_rows == (
-        BadRow(3, "its time is neither a number nor a date"),
-        BadRow(4, "ContextTokens is not a number of at least 1"),
-        BadRow(5, "GeneratedTokens is not a number of at least 0"),
-        BadRow(6, "GeneratedTokens is not a number of at least 0"),
+        BadRow(3, "its time 'yesterday' is neither a number nor a date"),
+        BadRow(4, "ContextTokens is '-3', but it must be a whole number from 1 to 10000000"),
+        BadRow(5, "GeneratedTokens is missing"),
+        BadRow(6, "GeneratedTokens is missing"),
     )
 
 
@@ -116,8 +116,8 @@ def test_bad_rows_of_a_table_are_told_by_line(tmp_path: Path) -> None:
         ("", "has no row that can be used"),
         ("{}\n", "line 1 input_length is missing"),
         ("\x00\n", "line 1 is not JSON"),
-        ('{"input_length": true, "output_length": 1}\n', "input_length is not a number"),
-        ('{"input_length": 1, "output_length": 1e400}\n', "output_length is not a number"),
+        ('{"input_length": true, "output_length": 1}\n', "input_length is True, but"),
+        ('{"input_length": 1, "output_length": 1e400}\n', "output_length is inf, but"),
         (
             '{"input_length": 1, "output_length": 1}\n'
             '{"timestamp": 1, "input_length": 1, "output_length": 1}\n',

@@ -14,19 +14,22 @@ from looseleaf.commands.plan_outputs import Outputs, outputs_text, percents
 from looseleaf.commands.plan_recording import PlanRecorder
 from looseleaf.commands.plan_setup import Deployment, deployment, played, workload
 from looseleaf.commands.plan_tiers import disk_report, swap_report, tiers_text
+from looseleaf.core.errors import ConfigError
 from looseleaf.engine.settings import format_bytes
 from looseleaf.planner.amounts import seconds_text, share
 from looseleaf.planner.plan import SHOWN, Plan
 from looseleaf.planner.replay import Replay
 from looseleaf.planner.slo import as_lines
 from looseleaf.planner.summary import Summary, as_json, as_text
-from looseleaf.planner.trace import Trace
+from looseleaf.planner.trace_types import Trace, bad_row_lines, first_bad_rows
 
 __all__ = ["add_arguments", "run"]
 
 
 def run(options: argparse.Namespace) -> None:
     outputs = Outputs(options)
+    if options.price_per_hour is not None and not options.search:
+        raise ConfigError("--price-per-hour is for --search: leave it out, or add --slo and it")
     if options.sweep:
         plan_sweep.run(options)
     elif options.search:
@@ -64,7 +67,7 @@ def _run(options: argparse.Namespace, outputs: Outputs) -> None:
     if options.json:
         print_json(report)
     else:
-        print(_text(report, trace, plan))
+        print(_text(report, plan))
 
 
 def _recorder(
@@ -90,7 +93,7 @@ def _report(
             "file": options.trace.name,
             "requests": len(trace.requests),
             "bad_rows": len(trace.bad_rows),
-            "first_bad_rows": [row._asdict() for row in trace.bad_rows[:SHOWN]],
+            "first_bad_rows": first_bad_rows(trace.bad_rows),
             "rate": options.rate,
             "speed": options.speed,
             "users": trace.users,
@@ -135,7 +138,7 @@ def _report(
     return report
 
 
-def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
+def _text(report: dict[str, Any], plan: Plan) -> str:
     cache, cost = report["kv_cache"], report["cost_model"]
     lines = [
         f"{report['model']} ({report['weights_dtype']}, KV {report['kv_cache_dtype']}) on "
@@ -151,11 +154,7 @@ def _text(report: dict[str, Any], trace: Trace, plan: Plan) -> str:
         lines += _replicas(plan.replicas)
     if "slo" in report:
         lines += ["", *as_lines(report["slo"])]
-    if trace.bad_rows:
-        lines += ["", f"{len(trace.bad_rows)} rows of the trace are not used:"]
-        lines += [f"  line {row.line}: {row.reason}" for row in trace.bad_rows[:SHOWN]]
-        if len(trace.bad_rows) > SHOWN:
-            lines.append(f"  and {len(trace.bad_rows) - SHOWN} more")
+    lines += bad_row_lines(report["trace"]["bad_rows"], report["trace"]["first_bad_rows"])
     lines += outputs_text(report)
     if plan.warnings:
         lines += ["", *(f"warning: {warning}" for warning in plan.warnings)]

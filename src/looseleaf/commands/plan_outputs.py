@@ -95,6 +95,7 @@ class Outputs:
         for path in (options.html, options.chrome_trace):
             if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
                 raise ConfigError(f"{path} cannot be written: pass a file in a folder that exists")
+        _check_apart(options)
         _check_one_engine(options)
         if options.against_requests is not None and options.against is None:
             raise ConfigError("--against-requests goes with --against: pass both")
@@ -159,6 +160,19 @@ class Outputs:
             yield f"wrote {options.chrome_trace}: {num} events, for ui.perfetto.dev"
 
 
+def _check_apart(options: argparse.Namespace) -> None:
+    """One file that is written over another, or over what is read, is lost."""
+    found: dict[Path, str] = {}
+    for name in ("trace", "against", "against_requests", "html", "chrome_trace", "studio_record"):
+        path = getattr(options, name)
+        if path is None:
+            continue
+        shown = "TRACE" if name == "trace" else "--" + name.replace("_", "-")
+        other = found.setdefault(path.resolve(), shown)
+        if other != shown and name in ("html", "chrome_trace", "studio_record"):
+            raise ConfigError(f"{other} and {shown} are one file, {path}: give each its own")
+
+
 def _check_one_engine(options: argparse.Namespace) -> None:
     asked = ["--" + name.replace("_", "-") for name in _OF_ONE_REPLAY if getattr(options, name)]
     for other in ("sweep", "search"):
@@ -197,8 +211,13 @@ def percents(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def requests_that_fit(trace: Trace, memory: MemoryPlan) -> dict[str, int]:
     """How many requests of the trace's lengths the pool holds at once, each at its full length and
-    none sharing anything with another."""
-    lengths = sorted(r.num_prompt_tokens + r.num_output_tokens for r in trace.requests)
+    none sharing anything with another. Those that are refused take no room."""
+    longest = memory.max_model_len
+    lengths = sorted(
+        min(longest, request.num_prompt_tokens + request.num_output_tokens)
+        for request in trace.requests
+        if request.num_prompt_tokens < longest
+    )
     mean = round(sum(lengths) / max(1, len(lengths)))
     p95 = lengths[round(0.95 * (len(lengths) - 1))] if lengths else 0
 

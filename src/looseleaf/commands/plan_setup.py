@@ -140,7 +140,7 @@ def _swap_bandwidth(options: argparse.Namespace, hardware: Hardware) -> float | 
 def _fit_settings(
     options: argparse.Namespace, hardware: Hardware, settings: EngineSettings
 ) -> FitSettings:
-    memory = options.memory or hardware.usable_memory
+    memory = hardware.usable_memory if options.memory is None else options.memory
     if memory is None:
         raise ConfigError(f"how much memory has {hardware.title}? Pass --memory, like 64GiB")
     return FitSettings(

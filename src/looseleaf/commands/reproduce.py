@@ -20,7 +20,7 @@ from looseleaf.planner.paper.figure import WIDTH, Figure, as_json, as_text
 from looseleaf.planner.paper.reproduce import ASSUMED, FIGURES
 from looseleaf.planner.paper.trials import Trials
 from looseleaf.planner.recorded_trace import read_workload
-from looseleaf.planner.trace import Trace
+from looseleaf.planner.trace_types import Trace, bad_row_lines, first_bad_rows
 
 CAPACITIES = (1_000, 3_000, 5_859, 10_000, 30_000, 50_000, 97_656, 100_000)
 """5,859 and 97,656 blocks of 512 are the 3 and 50 million tokens of the Mooncake paper."""
@@ -206,6 +206,7 @@ def _report(
         "trace": options.trace.name,
         "requests": len(trace.requests),
         "bad_rows": len(trace.bad_rows),
+        "first_bad_rows": first_bad_rows(trace.bad_rows),
         "block_size": trace.hashed_tokens,
         "window": "the whole trace, from an empty cache",
         "curve": [rate._asdict() for rate in curve],
@@ -265,4 +266,5 @@ def _text(report: dict[str, Any]) -> str:
             f"  {live['running_mean']:.1f} running and {live['waiting_mean']:.1f} waiting on "
             f"average, {live['preemptions']} preemptions, {live['refused']} refused",
         ]
+    lines += bad_row_lines(report["bad_rows"], report["first_bad_rows"])
     return "\n".join(lines)

@@ -140,12 +140,23 @@ class EngineSettings:
         )
 
 
+MOST_BYTES = 2**60
+"""That a size can be: more than any machine has."""
+
+
 def parse_bytes(text: str) -> int:
     """Bytes from "2GiB", "512M", "1.5g" or a plain number; raises ConfigError."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmg]i?)?b?\s*", text.lower())
     if match is None:
-        raise ConfigError(f"memory size {text!r} is not understood; write it like 2GiB or 512M")
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+        raise ConfigError(
+            f"memory size {text[:40]!r} is not understood; write it like 2GiB or 512M"
+        )
+    size = float(match[1]) * _UNITS[match[2] or ""]
+    if size > MOST_BYTES:
+        raise ConfigError(
+            f"memory size {text[:40]!r} is too large: at most {MOST_BYTES >> 30}GiB is understood"
+        )
+    return int(size)
 
 
 def memory_range(size: int | str) -> tuple[int | None, int]:

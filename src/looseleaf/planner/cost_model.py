@@ -90,6 +90,20 @@ class CostModel(Protocol):
         ...
 
 
+LEAST_EFFICIENCY = 1e-6
+
+_MOST_OVERHEAD = 3600.0
+
+
+def check_overhead(seconds: float) -> None:
+    """Raises ConfigError for a `step_overhead` that cannot be."""
+    if not 0 <= seconds <= _MOST_OVERHEAD:
+        raise ConfigError(
+            f"step_overhead is {seconds:g} s, but it must be at least 0 and at most "
+            f"{_MOST_OVERHEAD:g}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
     """Products and attention each take the longer of computing and reading; then come the sums over
@@ -112,17 +126,15 @@ class Roofline:
 
     def __post_init__(self) -> None:
         for name in ("compute_efficiency", "bandwidth_efficiency"):
-            if not 0 < getattr(self, name) <= 1.2:  # above 1 where a clock is boosted
+            if not LEAST_EFFICIENCY <= getattr(self, name) <= 1.2:  # above 1: boosted clocks
                 raise ConfigError(
-                    f"{name} is {getattr(self, name):g}, but it must be above 0 and at most 1.2"
+                    f"{name} is {getattr(self, name):g}, but it must be at least "
+                    f"{LEAST_EFFICIENCY:g} and at most 1.2"
                 )
         for name in ("peak_flops", "bandwidth"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name):g}, but it must be above 0")
-        if self.step_overhead < 0:
-            raise ConfigError(
-                f"step_overhead is {self.step_overhead:g} s, but it must not be below 0"
-            )
+        check_overhead(self.step_overhead)
 
     def seconds(self, parts: Sequence[StepPart]) -> float:
         if not parts:

@@ -13,6 +13,7 @@ from looseleaf.planner.lengths import Lengths, mean_tokens, quantile
 from looseleaf.planner.shapes import ModelShape
 
 DEFAULT_UTILIZATION = 0.9
+_USUAL_BLOCK = 16
 DEFAULT_MAX_NUM_SEQS = 256
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
 
@@ -138,7 +139,7 @@ def fit(shape: ModelShape, settings: FitSettings) -> Fit:
     Raises ConfigError if the weights do not fit, if nothing is left for KV, or if a request of the
     `max_model_len` that was asked for cannot fit; the message says what would.
     """
-    _check_parallel(shape, settings.tensor_parallel_size)
+    check_parallel(shape, settings.tensor_parallel_size)
     weights = weight_dtype(_or(settings.weights_dtype, shape.dtype))
     kv = kv_dtype(_or(settings.kv_cache_dtype, _served_kv_dtype(shape, settings.block_size)))
     size, parallel = settings.block_size, settings.tensor_parallel_size
@@ -149,9 +150,15 @@ def fit(shape: ModelShape, settings: FitSettings) -> Fit:
     if not longest:
         raise ConfigError(
             f"the KV cache has {format_bytes(budget.kv)}, but one block of {size} tokens takes "
-            f"{format_bytes(sizing.block_bytes)}: {_advice(shape, settings, weights)}"
+            f"{format_bytes(sizing.block_bytes)}: "
+            f"{_advice_for_a_block(shape, settings, weights, sizing.block_bytes)}"
         )
     max_model_len = _max_model_len(shape, settings, sizing, budget.kv, longest)
+    if settings.shared_prefix >= max_model_len:
+        raise ConfigError(
+            f"shared_prefix is {settings.shared_prefix}, but with max_model_len {max_model_len} a "
+            f"prompt has at most {max_model_len - 1} tokens: make it shorter"
+        )
     measure = _Measure(sizing, budget.kv, max_model_len, settings.shared_prefix)
     unfreed = KVSizing(shape, kv, size, parallel, free_windows=False)
     whole = Lengths(max_model_len - 1, 1)
@@ -184,7 +191,8 @@ def _served_kv_dtype(shape: ModelShape, block_size: int) -> str:
     return shape.kv_dtype
 
 
-def _check_parallel(shape: ModelShape, size: int) -> None:
+def check_parallel(shape: ModelShape, size: int) -> None:
+    """Raises ConfigError if so many devices cannot share the model's heads."""
     if shape.num_heads % size:
         raise ConfigError(
             f"{shape.num_heads} heads do not divide among {size} devices: choose a "
@@ -255,6 +263,18 @@ def _given(settings: FitSettings, weights: int, overhead: int, kv: int) -> Budge
 def _each(settings: FitSettings) -> str:
     size = settings.tensor_parallel_size
     return f" on each of {size} devices" if size > 1 else ""
+
+
+def _advice_for_a_block(
+    shape: ModelShape, settings: FitSettings, dtype: str, block_bytes: float
+) -> str:
+    """What would make room for one block where the weights are in already."""
+    if settings.kv_cache_memory is not None:
+        smaller = ", or a smaller block_size" if settings.block_size > 1 else ""
+        return f"set kv_cache_memory to {format_bytes(block_bytes)} or more{smaller}"
+    if settings.block_size > _USUAL_BLOCK:
+        return f"use a smaller block_size, like {_USUAL_BLOCK}"
+    return _advice(shape, settings, dtype)
 
 
 def _advice(shape: ModelShape, settings: FitSettings, dtype: str) -> str:

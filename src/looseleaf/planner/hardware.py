@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from looseleaf.core.errors import ConfigError
-from looseleaf.engine.settings import parse_bytes
-from looseleaf.planner.yaml_keys import read_yaml
+from looseleaf.engine.settings import format_bytes, parse_bytes
+from looseleaf.planner.yaml_keys import read_yaml, shown
 
 _TABLE = Path(__file__).parent / "data" / "hardware.toml"
 
@@ -105,8 +105,8 @@ def load_hardware(name: str) -> Hardware:
     wanted = name.lower().replace("_", "-").replace(" ", "-")
     if wanted in known:
         return known[wanted]
-    starting = [row for row in known if row.startswith(wanted)]
-    if wanted and len(starting) == 1:
+    starting = [row for row in known if wanted and row.startswith(wanted)]
+    if len(starting) == 1:
         return known[starting[0]]
     close = starting or get_close_matches(wanted, known, n=1)
     near = f"did you mean {' or '.join(close)}? " if close else ""
@@ -133,12 +133,18 @@ def _hardware(row: Any, where: str) -> Hardware:
             f"{where}: peak must hold TFLOP/s by dtype, like {{bf16: 180}}; the dtypes are "
             f"{', '.join(PEAK_DTYPES)}"
         )
+    memory, visible = _memory(row, "memory", where), _memory(row, "visible", where)
+    if memory is not None and visible is not None and visible > memory:
+        raise ConfigError(
+            f"{where}: visible is {format_bytes(visible)}, but it must be at most the memory of "
+            f"{format_bytes(memory)}"
+        )
     return Hardware(
         name=name,
         title=str(row.get("title", name)),
         kind=kind,
-        memory=_memory(row, "memory", where),
-        visible_memory=_memory(row, "visible", where),
+        memory=memory,
+        visible_memory=visible,
         bandwidth=_positive(row.get("bandwidth"), "bandwidth", where) * 1e9,
         peak={key: _positive(value, f"peak {key}", where) * 1e12 for key, value in peaks.items()},
         source=str(row.get("source", where)),
@@ -152,9 +158,12 @@ def _memory(row: Mapping[str, Any], key: str, where: str) -> int | None:
     if value is None:
         return None
     try:
-        return parse_bytes(str(value))
+        size = parse_bytes(str(value))
     except ConfigError as error:
         raise ConfigError(f"{where}: {key}: {error}") from None
+    if not size:
+        raise ConfigError(f"{where}: {key} is 0, but it must be above 0: leave it out if unknown")
+    return size
 
 
 def _link(row: Mapping[str, Any], key: str, where: str) -> float | None:
@@ -164,5 +173,7 @@ def _link(row: Mapping[str, Any], key: str, where: str) -> float | None:
 
 def _positive(value: Any, key: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise ConfigError(f"{where}: {key} is {value!s:.40}, but it must be a number above 0")
+        raise ConfigError(
+            f"{where}: {key} is {shown(value)}, but it must be a number above 0 and below 1e9"
+        )
     return float(value)

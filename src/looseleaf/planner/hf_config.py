@@ -91,6 +91,11 @@ class _Config:
         self.hidden = self.count("hidden_size", "n_embd", "d_model")
         self.heads = self.count("num_attention_heads", "n_head", "n_heads")
         self.kv_heads = self._kv_heads()
+        if self.kv_heads and self.heads % self.kv_heads:
+            raise ConfigError(
+                f"{self.name}: {self.heads} heads cannot share {self.kv_heads} KV heads evenly: is "
+                "num_key_value_heads right?"
+            )
         self.head_dim = self.count("head_dim", default=0) or self._divided()
         self.ffn = self.count(
             "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", default=4 * self.hidden
@@ -123,8 +128,8 @@ class _Config:
                 continue
             if type(value) is not int or not 0 <= value <= most:
                 raise ConfigError(
-                    f"{self.name}: {key} is {value!s:.40}, but it must be a whole number up to "
-                    f"{most}"
+                    f"{self.name}: {key} is {repr(value)[:40]}, but it must be a whole number "
+                    f"up to {most}"
                 )
             return value
         if default is None:
@@ -205,7 +210,7 @@ class _Config:
                 "sliding_attention": window,
                 "chunked_attention": chunk,
             }
-            if unknown := [kind for kind in kinds if kind not in known]:
+            if unknown := [kind for kind in kinds if type(kind) is not str or kind not in known]:
                 raise ConfigError(
                     f"{self.name}: layers of the kind {unknown[0]!s:.40} are not sized: choose a "
                     "model whose layers all attend"

@@ -8,10 +8,14 @@ from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.cost_model import roofline
 from looseleaf.planner.dtypes import kv_dtype
-from looseleaf.planner.fit import DEFAULT_MAX_NUM_BATCHED_TOKENS, DEFAULT_MAX_NUM_SEQS
+from looseleaf.planner.fit import (
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    check_parallel,
+)
 from looseleaf.planner.hardware import Hardware
 from looseleaf.planner.hit_rate import HitRate
-from looseleaf.planner.plan import run_plan
+from looseleaf.planner.plan import check_num_blocks, run_plan
 from looseleaf.planner.replay import Outcome
 from looseleaf.planner.shape_work import ShapeCounter
 from looseleaf.planner.shapes import ModelShape
@@ -45,8 +49,11 @@ def live_hits(
     *,
     on_progress: Callable[[int], None] | None = None,
 ) -> LiveHits:
-    """Replay a trace that has times on an engine with `capacity` blocks, as long as the trace's."""
+    """Replay a trace that has times on an engine with `capacity` blocks, as long as the trace's.
+    Raises ConfigError for devices that cannot share the model, and for too many blocks."""
     shape, hardware, num_devices = deployment
+    check_parallel(shape, num_devices)
+    check_num_blocks(capacity)
     size = trace.hashed_tokens
     settings = EngineSettings(
         block_size=size,

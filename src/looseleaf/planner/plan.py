@@ -10,11 +10,11 @@ from looseleaf.core.errors import ConfigError
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.calibrated import load_calibration
-from looseleaf.planner.cost_model import CostModel, Roofline, roofline
+from looseleaf.planner.cost_model import CostModel, Roofline, check_overhead, roofline
 from looseleaf.planner.fit import Fit
 from looseleaf.planner.hardware import Hardware
 from looseleaf.planner.kernel_profile import load_profile
-from looseleaf.planner.planned_engine import planned_replay
+from looseleaf.planner.planned_engine import MOST, UP_TO, planned_replay
 from looseleaf.planner.prefix_warnings import short_prefixes
 from looseleaf.planner.replay import Replay, Replayed
 from looseleaf.planner.shape_work import ShapeCounter
@@ -31,7 +31,11 @@ SAMPLES = 200
 """How often a replay looks where the memory is."""
 
 SHOWN = 20
-"""Of rows that are not used, and of requests that can never fit."""
+"""Of requests that can never fit."""
+
+
+MOST_BLOCKS = 2**24
+"""That are kept for one replay, of all its replicas: some GiB of this machine's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,8 @@ class Traffic:
             ("limit", self.limit),
             ("concurrency", self.concurrency),
         ):
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name} is {value:g}, but it must be above 0")
+            if value is not None and not 0 < value <= MOST:
+                raise ConfigError(f"{name} is {_shown(value)}, but it must be above 0{UP_TO}")
 
     def of(self, trace: Trace) -> Trace:
         """Raises ConfigError for a trace without times, if they are not to be drawn."""
@@ -73,6 +77,10 @@ class Traffic:
         if self.speed != 1:
             requests = tuple(_sooner(request, self.speed) for request in requests)
         return trace._replace(requests=requests, users=users)
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)[:40]
 
 
 def _sooner(request: TraceRequest, speed: float) -> TraceRequest:
@@ -98,6 +106,7 @@ def roofline_timing(fitted: Fit, hardware: Hardware, **efficiencies: float) -> T
 
 def profile_timing(path: Path, fitted: Fit, *, step_overhead: float = 0.0) -> Timing:
     """From kernels that were measured one by one: see `load_profile`."""
+    check_overhead(step_overhead)
     model = load_profile(path, fitted.shape.num_layers, step_overhead=step_overhead)
     return Timing(SummaryTimes(model, rows_that_draw=False), model)
 
@@ -127,11 +136,21 @@ class Plan:
 def memory_plan(fitted: Fit, num_blocks: int | None = None) -> MemoryPlan:
     """The pool of what fits, or of `num_blocks`."""
     blocks = fitted.num_blocks if num_blocks is None else num_blocks
+    check_num_blocks(blocks)
     size = fitted.settings.block_size
     length = (
         fitted.max_model_len if num_blocks is None else min(fitted.max_model_len, blocks * size)
     )
     return MemoryPlan(blocks, size, round(fitted.sizing.block_bytes), length)
+
+
+def check_num_blocks(num_blocks: int) -> None:
+    """Raises ConfigError for more than a replay can keep: each takes memory of this machine."""
+    if num_blocks > MOST_BLOCKS:
+        raise ConfigError(
+            f"the KV cache has {str(num_blocks)[:40]} blocks, all replicas together, but at most "
+            f"{MOST_BLOCKS} can be planned: ask for fewer, for larger ones, or for fewer replicas"
+        )
 
 
 def run_plan(

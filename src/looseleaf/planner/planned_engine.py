@@ -14,6 +14,11 @@ from looseleaf.planner.step_times import StepTimes
 from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
 
+MOST = 1e9
+"""Of what is given as a number: requests a second, how many times as fast, GB/s."""
+
+UP_TO = f" and at most {MOST:g}"
+
 
 def planned_replay(
     settings: EngineSettings,
@@ -52,5 +57,7 @@ def check_plannable(settings: EngineSettings, swap_bandwidth: float | None = Non
             "how fast do blocks get to the host's memory? Pass --swap-bandwidth, in GB/s, or add "
             "host_link to the hardware"
         )
-    if swap_bandwidth is not None and swap_bandwidth <= 0:
-        raise ConfigError(f"swap_bandwidth is {swap_bandwidth / 1e9:g}, but it must be above 0")
+    if swap_bandwidth is not None and not 0 < swap_bandwidth <= MOST * 1e9:
+        raise ConfigError(
+            f"swap_bandwidth is {swap_bandwidth / 1e9:g}, but it must be above 0{UP_TO}"
+        )

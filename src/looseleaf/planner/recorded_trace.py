@@ -18,7 +18,7 @@ from looseleaf.planner.recording import (
 from looseleaf.planner.synthetic import Arrivals, TrafficClass, Workload, synthesize
 from looseleaf.planner.trace import TraceError, read_trace
 from looseleaf.planner.trace_types import BadRow, Trace, TraceRequest
-from looseleaf.planner.workload_file import read_workload_file
+from looseleaf.planner.workload_file import MAX_REQUESTS, read_workload_file
 
 HASHED_TOKENS = 16
 
@@ -36,6 +36,11 @@ def read_workload(
     """Of a recording or of any other trace; or drawn at random, for a workload (.yaml), or for a
     distribution of lengths (.json), of which `output_share` is the answer: `num_drawn` requests
     without times. Raises what reading them does."""
+    if output_share is not None and path.suffix.lower() != ".json":
+        raise ConfigError(
+            f"output_share is for a .json with a CDF of lengths, and {path.name} is none: leave it "
+            "out"
+        )
     if path.suffix.lower() in (".yaml", ".yml"):
         return synthesize(read_workload_file(path, seed))
     if path.suffix.lower() == ".json":
@@ -49,6 +54,11 @@ def read_workload(
 
 
 def _drawn(path: Path, seed: int, output_share: float | None, num_requests: int) -> Trace:
+    prompt = read_cdf(path)
+    if num_requests > MAX_REQUESTS:
+        raise ConfigError(
+            f"limit is {str(num_requests)[:40]}, but at most {MAX_REQUESTS} requests are drawn"
+        )
     if output_share is None:
         raise ConfigError(
             f"{path} says how long prompt and answer are together: say with --output-share how "
@@ -56,7 +66,7 @@ def _drawn(path: Path, seed: int, output_share: float | None, num_requests: int)
         )
     if not 0 < output_share < 1:
         raise ConfigError(f"output_share is {output_share:g}, but it must be between 0 and 1")
-    lengths = TrafficClass(name="all", prompt=read_cdf(path), output_share=output_share)
+    lengths = TrafficClass(name="all", prompt=prompt, output_share=output_share)
     arrivals = Arrivals(process="constant", rate=1.0)
     workload = Workload(arrivals=arrivals, classes=(lengths,), num_requests=num_requests, seed=seed)
     return synthesize(workload)._replace(timed=False)

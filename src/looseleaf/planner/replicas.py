@@ -14,7 +14,7 @@ from looseleaf.engine.build import without_garbage_collection
 from looseleaf.engine.memory import MemoryPlan
 from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.agenda import Event, Player
-from looseleaf.planner.plan import Plan, sample_seconds, warnings_of
+from looseleaf.planner.plan import Plan, check_num_blocks, sample_seconds, warnings_of
 from looseleaf.planner.planned_engine import planned_replay
 from looseleaf.planner.prefix_warnings import lost_hits
 from looseleaf.planner.replay import Outcome, Replayed, Steps
@@ -56,6 +56,7 @@ class Replicas:
             raise ConfigError(f"replicas is {num_replicas}, but it must be at least 1")
         if routing not in POLICIES:
             raise ConfigError(f"routing {routing!r} is not known; choose one of {POLICIES}")
+        check_num_blocks(num_replicas * memory.num_blocks)
         self.settings = settings
         self.memory = memory
         self.routing = routing

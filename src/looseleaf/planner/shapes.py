@@ -9,6 +9,16 @@ from looseleaf.planner.dtypes import FLOAT_BITS, GGML_BITS, QUANTIZED_BITS, kv_b
 MOST_LAYERS = 10_000
 """More are a damaged file."""
 
+_LEAST = {
+    "num_layers": 1,
+    "hidden_size": 1,
+    "num_heads": 1,
+    "num_kv_heads": 1,
+    "head_dim": 1,
+    "vocab_size": 1,
+    "max_model_len": 2,
+}
+
 
 class KVLayer(NamedTuple):
     """What one layer stores of a token: keys and values of some heads. A latent that stands for
@@ -98,10 +108,11 @@ class ModelShape:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim"):
-            if getattr(self, field) < 1:
+        for field, least in _LEAST.items():
+            if getattr(self, field) < least:
                 raise ConfigError(
-                    f"{self.name}: {field} is {getattr(self, field)}, but it must be at least 1"
+                    f"{self.name}: {field} is {getattr(self, field)}, but it must be at least "
+                    f"{least}"
                 )
         if not self.kv_layers:
             raise ConfigError(f"{self.name}: no layer stores keys and values")

@@ -15,6 +15,8 @@ DEFAULT_SHARE = 0.95
 
 METRICS = ("ttft", "tpot", "e2e")
 
+_MOST_SECONDS = 1e9
+
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "min": 60.0}
 
 
@@ -95,6 +97,8 @@ def parse_slo(text: str) -> Slo:
                 f"{part.strip()[:40]!r} is no limit: write {', '.join(f'{m}=1s' for m in METRICS)} "
                 f"or the share of requests that must keep one, like ttft_p=0.95"
             )
+        if metric in (seconds if name == metric else shares):
+            raise ConfigError(f"{name} is there twice: say it once")
         if name == metric:
             seconds[metric] = _seconds(name, value)
         else:
@@ -106,9 +110,13 @@ def parse_slo(text: str) -> Slo:
 
 def _seconds(name: str, text: str) -> float:
     match = re.fullmatch(r"([0-9]*\.?[0-9]+) *(us|ms|s|min|)", text)
-    if match is None or float(match[1]) <= 0:
-        raise ConfigError(f"{name} is {text[:40]!r}, but it must be a time, like 1.5s or 50ms")
-    return float(match[1]) * _UNITS[match[2]]
+    seconds = 0.0 if match is None else float(match[1]) * _UNITS[match[2]]
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise ConfigError(
+            f"{name} is {text[:40]!r}, but it must be a time of at most {_MOST_SECONDS:g} s, like "
+            "1.5s or 50ms"
+        )
+    return seconds
 
 
 def _share(name: str, text: str) -> float:

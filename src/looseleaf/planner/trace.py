@@ -8,7 +8,7 @@ from typing import Any
 
 from looseleaf.core.errors import LooseleafError
 from looseleaf.planner.sessions import joined
-from looseleaf.planner.trace_rows import csv_request, jsonl_request
+from looseleaf.planner.trace_rows import OUTPUTS, PROMPTS, csv_request, jsonl_request
 from looseleaf.planner.trace_types import BadRow, Trace, TraceRequest
 
 __all__ = ["BadRow", "Trace", "TraceError", "TraceRequest", "read_trace"]
@@ -39,7 +39,7 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(f"{path} is no text: {error.reason}") from None
     if not requests:
         first = f": line {bad_rows[0].line} {bad_rows[0].reason}" if bad_rows else ""
-        raise TraceError(f"{path} has no row that can be used{first}")
+        raise TraceError(f"{path} has no row that can be used{first}{_names_for(bad_rows)}")
     requests = joined(requests)
     timed = all(request.arrival is not None for request in requests)
     if not timed and any(request.arrival is not None for request in requests):
@@ -56,22 +56,47 @@ def _read(rows: Iterator[Row]) -> tuple[list[TraceRequest], list[BadRow]]:
     for number, read in rows:
         try:
             requests.append(read())
-        except (ValueError, RecursionError) as error:
-            reason = str(error) if type(error) is ValueError else "is not JSON"
-            bad_rows.append(BadRow(number, reason))
+        except ValueError as error:
+            bad_rows.append(BadRow(number, str(error)))
     return requests, bad_rows
+
+
+def _names_for(bad_rows: list[BadRow]) -> str:
+    """Where a length is looked for, if none is there."""
+    for names in (PROMPTS, OUTPUTS):
+        if bad_rows and bad_rows[0].reason == f"{names[0]} is missing":
+            return f", nor one of {', '.join(names[1:])}"
+    return ""
 
 
 def _json_rows(lines: Any) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield number, lambda line=line: jsonl_request(json.loads(line))  # type: ignore[misc]
+            yield number, lambda line=line: jsonl_request(_parsed(line))  # type: ignore[misc]
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
 
 
 def _csv_rows(lines: Any) -> Iterator[Row]:
-    reader = csv.DictReader(lines)
-    for row in reader:
+    reader = csv.DictReader(lines, skipinitialspace=True)
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield reader.reader.line_num, lambda reason=str(error): _refuse(reason)  # type: ignore[misc]
+            continue
         yield reader.line_num, lambda row=row: csv_request(row)  # type: ignore[misc]
+
+
+def _refuse(reason: str) -> TraceRequest:
+    raise ValueError(f"is no row of CSV: {reason}")
 
 
 def _ordered(requests: list[TraceRequest]) -> tuple[TraceRequest, ...]:

@@ -17,6 +17,7 @@ They differ about prompts. Here hash_ids name the whole prompt, as Mooncake's ow
 CSV: a column for each of the time, the prompt's and the output's tokens, under any of these names.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -52,6 +53,9 @@ TIMES = (
 )
 
 _MOST = 2**53
+
+MOST_TOKENS = 10_000_000
+"""Of a prompt or an answer: more are another column, or another unit."""
 
 
 def csv_request(row: Mapping[str | None, Any]) -> TraceRequest:
@@ -113,17 +117,29 @@ def _length(row: Mapping[Any, Any], names: tuple[str, ...], least: int) -> int:
     if name is None:
         raise ValueError(f"{names[0]} is missing")
     value = row[name]
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,15}(\.0*)?\s*", value, re.ASCII):
+        value = int(float(value))
+    if isinstance(value, float) and value.is_integer():  # as tables with gaps are written
         value = int(value)
-    if type(value) is not int or not least <= value < _MOST:
-        raise ValueError(f"{name} is not a number of at least {least}")
+    if value is None or value == "":
+        raise ValueError(f"{name} is missing")
+    if type(value) is not int or not least <= value <= MOST_TOKENS:
+        raise ValueError(
+            f"{name} is {_shown(value)}, but it must be a whole number from {least} to "
+            f"{MOST_TOKENS}"
+        )
     return value
 
 
 def _number(value: Any, name: str) -> float:
     if type(value) not in (int, float) or not 0 <= value < _MOST:
-        raise ValueError(f"{name} is not a number of at least 0")
+        raise ValueError(f"{name} is {_shown(value)}, but it must be a number from 0 to 2^53")
     return float(value)
+
+
+def _shown(value: Any) -> str:
+    """Short, on one line, and text quoted: it is the user's own file, but may be anything."""
+    return f"{value!r:.40}" if isinstance(value, str) else f"{value!s:.40}"
 
 
 def _time(text: str) -> float:
@@ -137,7 +153,7 @@ def _time(text: str) -> float:
     try:
         date = datetime.fromisoformat(whole + rest[len(digits) :])
     except ValueError:
-        raise ValueError("its time is neither a number nor a date") from None
+        raise ValueError(f"its time {text!r:.40} is neither a number nor a date") from None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
     return date.timestamp() + (float(f"0.{digits}") if dot and digits else 0.0)

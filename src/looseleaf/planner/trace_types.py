@@ -1,6 +1,7 @@
 """What traces are read into."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class TraceRequest(NamedTuple):
@@ -39,6 +40,23 @@ class BadRow(NamedTuple):
 
     line: int
     reason: str
+
+
+SHOWN_ROWS = 20
+
+
+def first_bad_rows(rows: Sequence[BadRow]) -> list[dict[str, Any]]:
+    """For a report."""
+    return [row._asdict() for row in rows[:SHOWN_ROWS]]
+
+
+def bad_row_lines(num: int, first: Sequence[Mapping[str, Any]]) -> list[str]:
+    """`first_bad_rows` of `num`, for people; nothing if there are none."""
+    if not num:
+        return []
+    lines = ["", f"{num} rows of the trace are not used:"]
+    lines += [f"  line {row['line']}: {row['reason']}" for row in first]
+    return [*lines, f"  and {num - len(first)} more"] if num > len(first) else lines
 
 
 class Trace(NamedTuple):

@@ -13,10 +13,25 @@ def read_yaml(path: Path) -> Any:
 
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} cannot be read: it is no text: {error.reason}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ConfigError(f"{path} is not valid YAML: {place}{error.problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is not valid YAML: it is nested too deeply") from None
+    except (ValueError, OverflowError) as error:  # a date or a number that there is not
+        raise ConfigError(f"{path} is not valid YAML: {error!s:.100}") from None
+
+
+def shown(value: Any) -> str:
+    """For an error: text is quoted, as YAML takes 1e3 for one (a number is 1.0e+3)."""
+    return repr(value)[:40] if isinstance(value, str) else f"{value!s:.40}"
 
 
 class Keys:
@@ -45,8 +60,8 @@ class Keys:
         return f"{self.where}: {key}"
 
     def wrong(self, key: str, rule: str) -> ConfigError:
-        shown = f"{self._found[key]!s:.40}" if key in self else "missing"
-        return ConfigError(f"{self.where}: {key} is {shown}, but it must be {rule}")
+        found = shown(self._found[key]) if key in self else "missing"
+        return ConfigError(f"{self.where}: {key} is {found}, but it must be {rule}")
 
     def number(self, key: str, most: float, *, least: float = 0.0, above: bool = True) -> float:
         """Above `least`, or at least that."""
