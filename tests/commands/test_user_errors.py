@@ -81,7 +81,7 @@ SAMPLING = {
     "min-p under 0": (["--min-p", "-0.1"], ["min_p is -0.1", "between 0 and 1"]),
     "a negative seed": (["--seed", "-1"], ["seed is -1"]),
     "a seed too large": (["--seed", str(2**63)], [f"seed is {2**63}", "2**63-1"]),
-    "an empty stop string": (["--stop", ""], ["stop is ('',)", "not empty"]),
+    "an empty stop string": (["--stop", ""], ["stop is a list of 1", "not empty"]),
 }
 
 
