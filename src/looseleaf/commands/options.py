@@ -82,13 +82,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="keep blocks that no longer fit into memory in this folder, also for later starts",
     )
-    memory.add_argument(
-        "--kv-disk-size",
-        type=memory_size,
-        metavar="SIZE",
-        default=DEFAULTS.kv_disk_size,
-        help="most bytes that the folder may take",
-    )
+    add_disk_size(memory)
     scheduling = parser.add_argument_group("scheduling")
     scheduling.add_argument(
         "--max-num-seqs", type=int, default=DEFAULTS.max_num_seqs, help="most sequences in a step"
@@ -125,6 +119,16 @@ def add_max_model_len(group: argparse._ArgumentGroup, number: _Number = _number)
         metavar="TOKENS",
         help="most tokens of prompt and output together (default: the model's context, or what "
         "fits into the KV cache)",
+    )
+
+
+def add_disk_size(memory: argparse._ArgumentGroup) -> None:
+    memory.add_argument(
+        "--kv-disk-size",
+        type=memory_size,
+        metavar="SIZE",
+        default=DEFAULTS.kv_disk_size,
+        help="most bytes that the folder may take",
     )
 
 

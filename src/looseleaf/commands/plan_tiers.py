@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from looseleaf.commands.options import DEFAULTS, memory_size
+from looseleaf.commands.options import add_disk_size
 from looseleaf.engine.settings import format_bytes, num_bytes_of
 from looseleaf.planner.plan import Plan
 from looseleaf.tiers.virtual_disk import ASSUMED, DiskSpeed
@@ -18,13 +18,7 @@ def add_disk(memory: argparse._ArgumentGroup) -> None:
         help="plan with a folder for blocks that no longer fit into memory, empty at first; this "
         "one is neither read nor written",
     )
-    memory.add_argument(
-        "--kv-disk-size",
-        type=memory_size,
-        metavar="SIZE",
-        default=DEFAULTS.kv_disk_size,
-        help="most bytes that the folder may take",
-    )
+    add_disk_size(memory)
     memory.add_argument(
         "--disk-bandwidth",
         type=_disk_speed,
