@@ -1,6 +1,7 @@
 """A server that makes tokens without a model, for what the server itself costs."""
 
 import logging
+import time
 
 from looseleaf.core.block_tables import BlockTables
 from looseleaf.core.config import CacheConfig, SchedulerConfig
@@ -21,10 +22,16 @@ WORD = 3000
 """The id of a token that is drawn every time."""
 
 
-class Instant:
-    """Draws one token for everybody, at once."""
+STEP_SECONDS = 0.001
+"""What a step takes, without computing. One that took no time would hold Python's lock nearly all
+the while, and the event loop, which comes late then, sends many tokens in one piece."""
+
+
+class Scripted:
+    """Draws one token for everybody."""
 
     def execute(self, step: Step) -> StepResult:
+        time.sleep(STEP_SECONDS)
         return StepResult(step.step_id, (WORD,) * sum(len(s.samples) for s in step.sequences))
 
     def read_block(self, block_id: int) -> bytes:
@@ -45,7 +52,7 @@ def main() -> None:
         SchedulerConfig(MAX_MODEL_LEN, 128, 2048),
         BlockTables(CacheConfig(NUM_BLOCKS, BLOCK_SIZE), BlockHasher(BLOCK_SIZE, b"bench")),
     )
-    service = EngineService(Engine(scheduler, Instant()), stack.tokenizer)
+    service = EngineService(Engine(scheduler, Scripted()), stack.tokenizer)
     memory = MemoryPlan(NUM_BLOCKS, BLOCK_SIZE, 1024, MAX_MODEL_LEN)
     context = ServerContext(
         Lifecycle(service),

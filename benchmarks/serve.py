@@ -3,12 +3,12 @@
     python benchmarks/serve.py [overhead] [native] [start] [load] [overload] [--json]
 
 `overhead`: tokens a second that one server process streams to `--clients` clients where the
-executor does no arithmetic. `native`: the same work by `LLM.generate` and over HTTP, in turn.
-`start`: from the start of the process to the first token over HTTP, next to the servers of the
-peers that are in build/peers. `load`: `--streams` streaming clients for `--minutes`, of which a
-fifth leave early, some read slowly, some cut off their bodies, and half are killed at once; then
-what is left after `--rest` seconds. `overload`: ten times as many requests as may run, for
-`--minutes`.
+executor does no arithmetic; where the server is late, several come in one chunk. `native`: the
+same work by `LLM.generate` and over HTTP, in turn. `start`: from the start of the process to the
+first token over HTTP, next to the servers of the peers that are in build/peers. `load`: `--streams`
+streaming clients for `--minutes`, of which a fifth leave early, some read slowly, some cut off
+their bodies, and half are killed at once; then what is left after `--rest` seconds. `overload`: ten
+times as many requests as may run, for `--minutes`.
 
 Servers are processes of their own, on a loopback port.
 """
@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -120,9 +121,17 @@ class Stream:
         self.ended = False
 
     async def run(
-        self, *, leave_after: int | None = None, pause: float = 0, cut: bool = False
+        self,
+        *,
+        leave_after: int | None = None,
+        pause: float = 0,
+        cut: bool = False,
+        wake_bytes: int = 1,
     ) -> None:
+        """Of `wake_bytes` bytes, or of the end, the system tells this process at once."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        plug = writer.get_extra_info("socket")
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_bytes)
         try:
             data = json.dumps(self._body).encode()
             head = (
@@ -177,6 +186,8 @@ async def overhead(options: argparse.Namespace) -> dict[str, Any]:
             "clients": options.clients,
             "tokens_each": options.tokens,
             "tokens_per_s": statistics.median(rates[1:]),
+            "chunks_per_token": sum(len(s.times) for s in streams)
+            / (options.clients * options.tokens),
             "bytes_per_token": len(streams[0].bytes) / options.tokens,
         }
 
@@ -185,18 +196,21 @@ async def native(options: argparse.Namespace) -> dict[str, Any]:
     """`LLM.generate` and the server on the same prompts, in turn."""
     rng = random.Random(0)
     prompts = [[rng.randrange(1000, 40000) for _ in range(64)] for _ in range(32)]
-    params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
+    count = options.output_tokens
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
     rates: dict[str, list[float]] = {"python": [], "http": []}
     async with served(*real("--served-model-name", "m", "--no-enable-prefix-caching")) as server:
         with LLM(enable_prefix_caching=False) as llm:
             for _ in range(options.rounds + 1):
                 start = time.perf_counter()
                 llm.generate(prompts, params, use_tqdm=False)
-                rates["python"].append(32 * 64 / (time.perf_counter() - start))
-                streams = [Stream(server.port, completion(prompt, 64)) for prompt in prompts]
+                rates["python"].append(32 * count / (time.perf_counter() - start))
+                streams = [Stream(server.port, completion(prompt, count)) for prompt in prompts]
                 start = time.perf_counter()
-                await asyncio.gather(*(stream.run() for stream in streams))
-                rates["http"].append(32 * 64 / (time.perf_counter() - start))
+                # Each chunk is sent when it is made. But this process, which has no processor of
+                # its own as a client elsewhere would, does not get up for each.
+                await asyncio.gather(*(stream.run(wake_bytes=4096) for stream in streams))
+                rates["http"].append(32 * count / (time.perf_counter() - start))
     ratios = [http / python for http, python in zip(rates["http"], rates["python"], strict=True)]
     return {name: statistics.median(found[1:]) for name, found in rates.items()} | {
         "cost": 1 - statistics.median(ratios[1:])
@@ -348,6 +362,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=64, help="of overhead")
     parser.add_argument("--tokens", type=int, default=256, help="for each of them")
+    parser.add_argument(
+        "--output-tokens", type=int, default=200, help="of native; about what chats have"
+    )
     parser.add_argument("--streams", type=int, default=256, help="at once, of load")
     parser.add_argument("--minutes", type=float, default=3, help="of load and of overload")
     parser.add_argument("--rest", type=float, default=60, help="seconds after the load")

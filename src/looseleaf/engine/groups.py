@@ -140,7 +140,7 @@ class Group:
 
     @property
     def finished(self) -> bool:
-        return all(sample.finish_reason is not None for sample in self.samples)
+        return None not in [sample.finish_reason for sample in self.samples]
 
     @property
     def num_prompt_tokens(self) -> int:

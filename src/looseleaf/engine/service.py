@@ -22,6 +22,7 @@ from looseleaf.engine.beams import BeamSearch, BeamSearchParams
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.fairness import FairShares
 from looseleaf.engine.groups import Delta, Group, Router
+from looseleaf.engine.mailbox import Mailbox
 from looseleaf.engine.meter import Meter
 from looseleaf.engine.pins import EVERYBODY, Holder, Pin, pins_of
 from looseleaf.engine.searches import Searches
@@ -99,7 +100,7 @@ class EngineService:
         self._searches = Searches()
         self._last_step = 0.0
         self._gives_back = False
-        self._streams: dict[str, asyncio.Queue[Delta | Exception]] = {}
+        self._streams: dict[str, Mailbox[Delta | Exception]] = {}
         self._ids = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner = threading.Thread(target=self._own, name="looseleaf-engine", daemon=True)
@@ -154,9 +155,9 @@ class EngineService:
             for member in group.members:
                 member.priority = place
         search = None if beams is None else self._search(group, beams)
-        deltas: asyncio.Queue[Delta | Exception] = asyncio.Queue()
+        deltas = Mailbox[Delta | Exception]()
         self._streams[group.request_id] = deltas
-        self._router.add(group, deltas.put_nowait)
+        self._router.add(group, deltas.put)
         if search is None:
             self._command(lambda engine: engine.add(group.request))
         else:
@@ -187,13 +188,10 @@ class EngineService:
         """
         deltas = self._streams[group.request_id]
         try:
-            while not (group.finished and deltas.empty()):
-                waiting = [await deltas.get()]
-                while not deltas.empty():
-                    waiting.append(deltas.get_nowait())
+            while not group.finished or deltas:
                 pieces: dict[int, list[Delta]] = {}
                 failure = None
-                for news in waiting:
+                for news in await deltas.take():
                     if isinstance(news, Exception):
                         failure = news
                         break
@@ -222,7 +220,7 @@ class EngineService:
         self._abort_samples(group)
         deltas = self._streams.get(group.request_id)
         if deltas is not None:
-            deltas.put_nowait(error)
+            deltas.put(error)
 
     def cancel(self, group: Group) -> None:
         """End the group early, for somebody other than who reads its stream: the stream tells."""
@@ -230,7 +228,7 @@ class EngineService:
         if deltas is not None:
             self._abort_samples(group)
             for delta in group.cancel():
-                deltas.put_nowait(delta)
+                deltas.put(delta)
 
     def load(self) -> Load:
         """At once, and not between two steps: each number for itself is right, or was just now."""
@@ -303,7 +301,7 @@ class EngineService:
 
     def _end_streams(self) -> None:
         for deltas in self._streams.values():
-            deltas.put_nowait(self._dead())
+            deltas.put(self._dead())
 
     def _next_command(self) -> _Command | None:
         """Waits for it. Where the last step was long ago, memory goes back to the system."""

@@ -209,16 +209,14 @@ class Generation:
             "finish_reasons": [(reason or FinishReason.ABORT).value for reason in ends],
         }
 
-    async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
+    def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
         """All news, with the index of the choice, as it comes.
 
         Raises EngineDeadError, also where the engine ends a sample because it is being stopped.
         """
-        if len(self.groups) == 1:
-            async with aclosing(self._numbered(0)) as numbered:
-                async for item in numbered:
-                    yield item
-            return
+        return self._numbered(0) if len(self.groups) == 1 else self._merged()
+
+    async def _merged(self) -> AsyncGenerator[tuple[int, Delta], None]:
         queue: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue()
         tasks = [asyncio.create_task(self._pump(i, queue)) for i in range(len(self.groups))]
         try:
@@ -331,7 +329,6 @@ class Generation:
             num_tokens = len(delta.token_ids)
             self._metrics.next_tokens((now - meter.last[delta.index]) / num_tokens, num_tokens)
         meter.last[delta.index] = now
-        self._metrics.generated(len(delta.token_ids))
         if delta.finish_reason is not None:
             self._end(group, meter, group.samples[delta.index], delta.finish_reason)
 

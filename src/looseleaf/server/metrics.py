@@ -109,14 +109,12 @@ class Metrics:
     @_never_raises
     def first_token(self, seconds: float) -> None:
         self._histograms.ttft.add(seconds)
+        self._generation_tokens.inc()
 
     @_never_raises
     def next_tokens(self, seconds: float, num_tokens: int) -> None:
         """So many, each of which took so long."""
         self._histograms.itl.add(seconds, num_tokens)
-
-    @_never_raises
-    def generated(self, num_tokens: int) -> None:
         self._generation_tokens.inc(num_tokens)
 
     @_never_raises

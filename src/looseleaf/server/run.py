@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import socket
@@ -295,6 +296,7 @@ def run_server(
         studio=studio,
     )
     context.service.watchers.extend(watchers)
+    gc.freeze()  # all of it stays: looking through it again would hold everybody up for 15 ms
     make_server(
         context,
         host=host,
