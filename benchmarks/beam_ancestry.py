@@ -18,7 +18,7 @@ from looseleaf.engine.llm import LLM
 
 MODEL = "smollm2-135m"
 WIDTHS = (2, 4, 6)
-NUM_TOKENS = 800
+NUM_TOKENS = 400
 PROMPTS = (
     "Give ten tips for staying healthy, and explain each.",
     "Describe the structure of an atom in detail.",
@@ -32,6 +32,30 @@ PROMPTS = (
     "Describe how to bake bread, from the flour to the loaf.",
     "What were the causes of the First World War? Answer at length.",
     "Write a dialogue between a robot and a gardener.",
+    "Name three animals that live in the desert.",
+    "Rewrite this sentence in the past tense: She sings while she works.",
+    "Suggest a title for a book about deep-sea divers.",
+    "What is the capital of Portugal?",
+    "Summarize the idea of supply and demand in two sentences.",
+    "Turn this into a question: The train leaves at noon.",
+    "Give an example of a metaphor.",
+    "Sort these words by the alphabet: pear, lemon, apple, cherry.",
+    "Why do leaves change their color in autumn?",
+    "Write a short poem about rain on a tin roof.",
+    "Explain what a database index does.",
+    "List the steps to change a flat tire.",
+    "What should one look for when buying a used bicycle?",
+    "Find the mistake: He go to school every day.",
+    "Convert five kilometers to miles.",
+    "Describe a typical day of a lighthouse keeper.",
+    "Make up a slogan for a bakery that opens at four in the morning.",
+    "What is the difference between weather and climate?",
+    "Write an email in which an employee asks for a day off.",
+    "Tell a joke about two clouds.",
+    "How does a vaccine protect the body?",
+    "Give three reasons to learn a musical instrument.",
+    "Classify these as solid, liquid or gas: milk, steam, stone.",
+    "Write a function that adds up the even numbers of a list.",
 )
 
 

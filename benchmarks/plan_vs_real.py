@@ -46,7 +46,7 @@ from looseleaf.planner.calibrate import calibrate
 from looseleaf.planner.calibrated import CalibratedModel, load_calibration
 from looseleaf.planner.loads import Load, loads, take_all, time_loads
 from looseleaf.planner.plan import run_plan
-from looseleaf.planner.step_timer import StepTimer, TimedStep
+from looseleaf.planner.step_timer import StepTimer, TimedStep, summaries
 from looseleaf.planner.summary_times import SummaryTimes
 from looseleaf.planner.trace_types import Trace, TraceRequest
 from looseleaf.planner.workload import poisson
@@ -260,12 +260,19 @@ def _row(predicted: float, measured: float, error: float, within: bool) -> dict[
     return {"predicted": predicted, "measured": measured, "error": error, "within": within}
 
 
-def step_errors(steps: Sequence[TimedStep], model: CalibratedModel) -> dict[str, Any]:
+def step_errors(
+    passes: Sequence[Sequence[TimedStep]], model: CalibratedModel
+) -> dict[str, dict[str, Any]]:
     """How far off the model is for the steps that were really taken, by kind: not what it was
     fitted to."""
     found = {}
     for kind in ("prefill", "mixed", "decode"):
-        pairs = [(model.seconds_of(s.summary), s.seconds) for s in steps if s.kind == kind]
+        pairs = [
+            (model.seconds_of(summary), step.seconds)
+            for steps in passes
+            for step, summary in zip(steps, summaries(steps, model.cooling), strict=True)
+            if step.kind == kind
+        ]
         if pairs:
             found[kind] = {
                 "steps": len(pairs),
@@ -429,7 +436,7 @@ def report_one(runs: Sequence[Run], model: CalibratedModel) -> dict[str, Any]:
         "duration_s": [ours.duration_s, real.duration_s],
         "busy_s": [ours.busy_s, real.busy_s],
         "steps": [ours.steps, real.steps],
-        "step_errors": step_errors([step for run in runs for step in run.steps], model),
+        "step_errors": step_errors([run.steps for run in runs], model),
         "others": [run.others for run in runs],
         "busy_by_pass": [
             plan.busy_s / run.measured.busy_s - 1 for plan, run in zip(planned, runs, strict=True)

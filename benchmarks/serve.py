@@ -242,35 +242,17 @@ def _our_command(port: int) -> Command:
 
 
 async def load(options: argparse.Namespace) -> dict[str, Any]:
-    """What is asked of the server is random; what it must not do is grow."""
-    rng = random.Random(1)
-    streams: list[Stream] = []
+    """What is asked of the server is random; what it must not do is grow. The first minute does not
+    count: what so many connections at once need is then there."""
     words = ("--served-model-name", "m", "--max-model-len", "1024", "--kv-cache-memory", "256MiB")
     async with served(*real(*words)) as server:
         # Memory of the pool is taken when it is first used.
         fill = [Stream(server.port, completion([i] * 700, 64)) for i in range(1000, 1032)]
         await asyncio.gather(*(stream.run() for stream in fill))
+        await _storm(server.port, options.streams, 1)
+        await asyncio.sleep(options.rest)
         before = _figures(server)
-        end = time.monotonic() + 60 * options.minutes
-
-        async def client() -> None:
-            while time.monotonic() < end:
-                prompt = [rng.randrange(1000, 40000) for _ in range(rng.randint(4, 64))]
-                stream = Stream(server.port, completion(prompt, rng.randint(4, 32)))
-                streams.append(stream)
-                leaves = rng.randint(0, 4) if rng.random() < 0.2 else None
-                await stream.run(
-                    leave_after=leaves,
-                    pause=0.05 if rng.random() < 0.1 else 0,
-                    cut=rng.random() < 0.05,
-                )
-
-        tasks = [asyncio.create_task(client()) for _ in range(options.streams)]
-        await asyncio.sleep(30 * options.minutes)
-        for task in tasks[::2]:
-            task.cancel()
-        half = [asyncio.create_task(client()) for _ in tasks[::2]]
-        await asyncio.gather(*tasks, *half, return_exceptions=True)
+        streams = await _storm(server.port, options.streams, options.minutes)
         await asyncio.sleep(options.rest)
         after = _figures(server)
         gaps = [b - a for s in streams for a, b in zip(s.times, s.times[1:], strict=False) if b > a]
@@ -283,6 +265,33 @@ async def load(options: argparse.Namespace) -> dict[str, Any]:
             "before": before,
             "after": after,
         }
+
+
+async def _storm(port: int, clients: int, minutes: float) -> list[Stream]:
+    """So many clients at a time. Half of them are killed at once, at half-time, and replaced."""
+    rng = random.Random(1)
+    streams: list[Stream] = []
+    end = time.monotonic() + 60 * minutes
+
+    async def client() -> None:
+        while time.monotonic() < end:
+            prompt = [rng.randrange(1000, 40000) for _ in range(rng.randint(4, 64))]
+            stream = Stream(port, completion(prompt, rng.randint(4, 32)))
+            streams.append(stream)
+            leaves = rng.randint(0, 4) if rng.random() < 0.2 else None
+            await stream.run(
+                leave_after=leaves,
+                pause=0.05 if rng.random() < 0.1 else 0,
+                cut=rng.random() < 0.05,
+            )
+
+    tasks = [asyncio.create_task(client()) for _ in range(clients)]
+    await asyncio.sleep(30 * minutes)
+    for task in tasks[::2]:
+        task.cancel()
+    half = [asyncio.create_task(client()) for _ in tasks[::2]]
+    await asyncio.gather(*tasks, *half, return_exceptions=True)
+    return streams
 
 
 async def overload(options: argparse.Namespace) -> dict[str, Any]:

@@ -124,7 +124,7 @@ async def test_what_is_counted_of_a_run_is_what_the_planner_says(
     _, hits, preemptions = measured.counts
     assert (preemptions > 3) == (name == "burst")
     assert (hits > 1000) == (name == "rag")
-    errors = bench.step_errors(steps, model())
+    errors = bench.step_errors([steps], model())
     assert sum(one["steps"] for one in errors.values()) == len(steps)
 
 

@@ -1,6 +1,7 @@
 """Fitting a cost model to timed steps: a machine that is known, with noise and without."""
 
 import json
+import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from looseleaf.planner.loads import (
     BATCHES,
     DOCUMENTS,
     NUM_OUTPUT_TOKENS,
+    PAUSES,
     PROMPTS,
     SHARED,
     VISITS,
@@ -131,9 +133,11 @@ def test_loads_fit_into_the_engine() -> None:
     assert {(call.num_shared, load.at_once) for load in readers for call in load.calls} == {
         (length, num) for length, documents, num in DOCUMENTS if documents > 1
     }
-    visits = [load for load in every if load.pause]
+    visits = [load for load in every if load.calls[0].pause]
     assert [{call.num_shared for call in load.calls} for load in visits] == [{n} for n in VISITS]
     assert all(load.at_once == 1 for load in visits)
+    pauses = [call.pause for load in visits for call in load.calls]
+    assert PAUSES[0] <= min(pauses) < max(pauses) <= PAUSES[1]
     few = loads(8, 128, 1100)
     assert few
     assert all(load.at_once <= 8 and load.num_slots <= 1100 for load in few)
@@ -158,7 +162,8 @@ async def test_steps_of_a_real_engine(tiny_model: Path) -> None:
     assert {step.load for step in steps} == {1, 2, 3, 4}
     assert {step.kind for step in steps} >= {"prefill", "mixed", "decode"}
     of_one = [step.summary for step in steps if step.load == 1]
-    assert of_one[0] == StepSummary(1, 0, 0, 0, 3, 6, 1)
+    assert 0 < of_one[0].idle < 10
+    assert of_one[0]._replace(idle=0) == StepSummary(1, 0, 0, 0, 3, 6, 1)
     assert of_one[1] == StepSummary(1, 1, 4, 4, 0, 0)
     assert len(of_one) == 12
     prompts = sum(step.summary.chunk for step in steps if step.load == 2)
@@ -204,6 +209,12 @@ def test_a_step_lasts_from_the_end_of_the_one_before() -> None:
     pass_to(9.0, has_work=True, step=False)
     pass_to(9.5, has_work=False, step=True)
     assert [(step.seconds, step.load) for step in timer.steps] == [(1.5, 7), (0.5, 7)]
+    # Nothing is known of a step before the first; the second begins where that ended.
+    assert [step.summary.idle for step in timer.steps] == [math.inf, 0]
+    timer.load = 8
+    pass_to(10.0, has_work=True, step=False)
+    pass_to(10.2, has_work=False, step=True)
+    assert timer.steps[-1].summary.idle == 0.5  # after one that was not noted
 
 
 def test_a_file_brings_back_the_model(tmp_path: Path) -> None:
@@ -211,6 +222,7 @@ def test_a_file_brings_back_the_model(tmp_path: Path) -> None:
     model.save(tmp_path / "c.json")
     again = load_calibration(tmp_path / "c.json")
     assert again.coefficients == model.coefficients
+    assert again.cooling == model.cooling is not None
     assert (again.name, again.known_error) == (model.name, model.known_error)
     parts = [StepPart(1, 99)] * 5
     assert again.seconds(parts) == model.seconds(parts) > 0
@@ -226,6 +238,11 @@ def test_a_file_brings_back_the_model(tmp_path: Path) -> None:
         ({"coefficients": "many"}, "damaged"),
         ({"knots": [1]}, "damaged"),
         ({"measured": None}, "damaged"),
+        ({"cooling": [8]}, "damaged"),
+        ({"cooling": [8, 1, "long"]}, "damaged"),
+        ({"cooling": [0.5, 1, 0]}, "at least 1 step"),
+        ({"cooling": [8, 0, 0]}, "above 0 s"),
+        ({"cooling": [8, 1, -1]}, "not below 0 s"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, change: dict[str, Any], words: str) -> None:

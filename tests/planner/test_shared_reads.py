@@ -14,6 +14,7 @@ from looseleaf.engine.settings import EngineSettings
 from looseleaf.executors.rows import Rows
 from looseleaf.planner.calibrated import NUM_FEATURES, CalibratedModel
 from looseleaf.planner.clock import VirtualClock
+from looseleaf.planner.cooling import Cooling
 from looseleaf.planner.executor import PlannedExecutor
 from looseleaf.planner.replay import Replay, Replayed, planned_scheduler
 from looseleaf.planner.shared_reads import READ_TOGETHER, SharedReads
@@ -22,8 +23,9 @@ from looseleaf.planner.summary_times import SummaryTimes
 
 def model() -> CalibratedModel:
     coefficients = [0.001] * NUM_FEATURES
-    coefficients[-3] = 0.0003  # of what is read
-    return CalibratedModel(coefficients=tuple(coefficients), measured={})
+    coefficients[-6] = 0.0003  # of what is read
+    cooling = Cooling(8, 0.04)
+    return CalibratedModel(coefficients=tuple(coefficients), measured={}, cooling=cooling)
 
 
 def run(block_size: int, num_blocks: int, *, every_step: bool) -> Replayed:
@@ -36,8 +38,9 @@ def run(block_size: int, num_blocks: int, *, every_step: bool) -> Replayed:
     )
     memory = MemoryPlan(num_blocks, block_size, 1, num_blocks * block_size)
     scheduler = planned_scheduler(settings, memory)
-    times = SummaryTimes(model(), rows_that_draw=True).for_replay(block_size)
-    replay = Replay(scheduler, PlannedExecutor(times, VirtualClock()), every_step=every_step)
+    clock = VirtualClock()
+    times = SummaryTimes(model(), rows_that_draw=True).for_replay(block_size, clock)
+    replay = Replay(scheduler, PlannedExecutor(times, clock), every_step=every_step)
     if every_step:
         check = Check(block_size, num_blocks)
         replay.engine.observers.append(check)

@@ -1,15 +1,28 @@
 """Fits a cost model to steps that were timed."""
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from looseleaf.planner.calibrated import CalibratedModel, features
-from looseleaf.planner.step_timer import TimedStep
+from looseleaf.planner.cooling import Cooling
+from looseleaf.planner.step_timer import TimedStep, summaries
+
+_USUAL = Cooling(10, 0.04, 0.003)
+_COOLINGS: dict[str, tuple[float, ...]] = {
+    "steps": (4, 6, 8, 10, 14, 20, 32),
+    "seconds": (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.16, 0.32),
+    "kept": (0.0, 0.002, 0.003, 0.004, 0.006, 0.01),
+}
+_ENOUGH_STEPS = 2000
+"""To tell which `Cooling` is best."""
 
 _NUM_FITS = 12
+_NUM_ROUGH_FITS = 4
 _MOST_FOLDS = 5
 _FAR_OFF = 0.1
 """A relative error from which on it counts for less: 1.3 times what is usual for a step on a
@@ -43,17 +56,42 @@ class Fitted(NamedTuple):
 
 
 def calibrate(steps: Sequence[TimedStep], machine: str) -> CalibratedModel:
-    """The model that meets these steps best, and how well."""
+    """The model that meets these steps best, and how well; they are of one engine, one after the
+    other."""
+    cooling = _best_cooling(steps)
     fitted = fit(
         [
-            Observation(tuple(features(step.summary)), step.seconds, step.load, step.kind)
-            for step in steps
+            Observation(tuple(features(summary)), step.seconds, step.load, step.kind)
+            for step, summary in zip(steps, summaries(steps, cooling), strict=True)
         ]
     )
     return CalibratedModel(
         coefficients=fitted.coefficients,
         measured={"machine": machine, "num_steps": len(steps), "residuals": fitted.residuals},
+        cooling=cooling,
     )
+
+
+def _best_cooling(steps: Sequence[TimedStep]) -> Cooling:
+    """The one with which some of the steps are met best, looked for along one number at a time."""
+    every = max(1, len(steps) // _ENOUGH_STEPS)
+    seconds = np.array([step.seconds for step in steps[::every]])
+
+    @cache
+    def miss(cooling: Cooling) -> float:
+        found = islice(summaries(steps, cooling), None, None, every)
+        matrix = np.array([features(summary) for summary in found])
+        solution = _fit(matrix, seconds, _NUM_ROUGH_FITS)
+        errors = np.abs(seconds / np.maximum(matrix @ solution, 1e-9) - 1)
+        far = _FAR_OFF * (2 * errors - _FAR_OFF)  # Huber's
+        return float(np.where(errors < _FAR_OFF, errors**2, far).sum())
+
+    best, before = _USUAL, None
+    while best != before:
+        before = best
+        for name, values in _COOLINGS.items():
+            best = min((best._replace(**{name: value}) for value in values), key=miss)
+    return best
 
 
 def fit(observed: Sequence[Observation]) -> Fitted:
@@ -81,7 +119,9 @@ def _residuals(predicted: NDArray[np.float64], seconds: NDArray[np.float64]) -> 
     return Residuals(len(errors), float(np.median(errors)), float(np.quantile(errors, 0.95)), total)
 
 
-def _fit(observed: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fit(
+    observed: NDArray[np.float64], seconds: NDArray[np.float64], num_fits: int = _NUM_FITS
+) -> NDArray[np.float64]:
     """Least squares of the errors relative to what is predicted, where large ones count no more
     than in proportion (Huber, 1964).
 
@@ -90,7 +130,7 @@ def _fit(observed: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray
     """
     predicted = seconds
     solution = np.zeros(observed.shape[1])
-    for _ in range(_NUM_FITS):
+    for _ in range(num_fits):
         relative = observed / predicted[:, None]
         wanted = seconds / predicted
         errors = np.abs(wanted - 1)

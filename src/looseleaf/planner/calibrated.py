@@ -3,18 +3,20 @@
     seconds = a step + tokens and rows of logits, each by pieces of straight lines
             + a step with chunks + chunks + pairs of query and key of chunks
             + context of decoding sequences + what of it is read, which they may share
-            + a step with chunks alone, which most often comes after a pause
+            + how cold the caches are, of steps with chunks and of others + a pause before
 
 No coefficient is below zero, so more work of a kind never takes less time.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from looseleaf.core.errors import ConfigError
+from looseleaf.planner.cooling import Cooling
 from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
 
 KNOTS = (0, 1, 4, 16, 64, 256, 1024)
@@ -24,7 +26,10 @@ them each is told by few steps, and follows their noise."""
 NOISY = 0.1
 """With a larger error in the middle, something else ran on the machine meanwhile."""
 
-_FORMAT = "looseleaf-calibration-4"
+_FORMAT = "looseleaf-calibration-5"
+
+_SHORT_PAUSE = 0.1
+_LONGEST_PAUSE = 10.0
 
 
 def features(step: StepSummary) -> list[float]:
@@ -39,7 +44,11 @@ def features(step: StepSummary) -> list[float]:
         float(step.decode_context - step.shared_context),
         float(step.chunk > 0),
         float(step.num_chunks),
-        float(step.chunk > 0 and not step.num_decodes),
+        0.0 if step.chunk else step.cold,
+        step.cold if step.chunk else 0.0,
+        # Threads and clocks wake up the slower, the longer nothing has run: a second costs but a
+        # few times what a tenth of it does.
+        math.log1p(min(step.idle, _LONGEST_PAUSE) / _SHORT_PAUSE),
     ]
 
 
@@ -51,7 +60,7 @@ def _pieces(number: int) -> list[float]:
     ]
 
 
-NUM_INNER = 4
+NUM_INNER = 6
 """The last features, which only who sees an engine's steps can tell from the others."""
 
 NUM_FEATURES = len(features(StepSummary(0, 0, 0, 0, 0, 0)))
@@ -59,10 +68,12 @@ NUM_FEATURES = len(features(StepSummary(0, 0, 0, 0, 0, 0)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedModel:
-    """`measured` says what was timed and how well it is met: see `calibrate.Residuals`."""
+    """`measured` says what was timed and how well it is met: see `calibrate.Residuals`. Without
+    `cooling`, nothing is known of what caches do."""
 
     coefficients: tuple[float, ...]
     measured: Mapping[str, Any]
+    cooling: Cooling | None = None
 
     def __post_init__(self) -> None:
         good = all(isinstance(c, int | float) and 0 <= c < 1e6 for c in self.coefficients)
@@ -70,6 +81,13 @@ class CalibratedModel:
             raise ConfigError(
                 f"a calibration has {NUM_FEATURES} coefficients, none below zero: calibrate again"
             )
+        if self.cooling is not None:
+            steps, seconds, kept = self.cooling
+            if not (steps >= 1 and seconds > 0 and kept >= 0):
+                raise ConfigError(
+                    f"cooling is {[steps, seconds, kept]}, but it must be at least 1 step, above "
+                    "0 s, and not below 0 s: calibrate again"
+                )
 
     @property
     def name(self) -> str:
@@ -102,6 +120,7 @@ class CalibratedModel:
             "format": _FORMAT,
             "knots": KNOTS,
             "coefficients": self.coefficients,
+            "cooling": self.cooling,
             "measured": self.measured,
         }
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -121,4 +140,19 @@ def load_calibration(path: Path) -> CalibratedModel:
     same_knots = content.get("knots") == list(KNOTS)
     if not (isinstance(coefficients, list) and isinstance(measured, dict) and same_knots):
         raise ConfigError(f"{path} is damaged: calibrate again")
-    return CalibratedModel(coefficients=tuple(coefficients), measured=measured)
+    return CalibratedModel(
+        coefficients=tuple(coefficients), measured=measured, cooling=_cooling(content, path)
+    )
+
+
+def _cooling(content: Mapping[str, Any], path: Path) -> Cooling | None:
+    found = content.get("cooling")
+    if found is None:
+        return None
+    if not (
+        isinstance(found, list)
+        and len(found) == len(Cooling._fields)
+        and all(isinstance(number, int | float) for number in found)
+    ):
+        raise ConfigError(f"{path} is damaged: calibrate again")
+    return Cooling(*found)

@@ -24,7 +24,8 @@ class StepSummary(NamedTuple):
     longest over `longest_context`, their own included. All others are `num_chunks` chunks of
     prompts, of `chunk` tokens together, with `pairs` of a query and a key that it reads.
     `shared_context` of the `decode_context` is read by another sequence too, and once for both; 0
-    if nobody looked.
+    if nobody looked. `idle` seconds before it nothing ran, and caches were as `cold` as
+    `cooling.Caches` says; both 0 if nobody looked.
     """
 
     num_rows: int
@@ -35,6 +36,8 @@ class StepSummary(NamedTuple):
     pairs: int
     num_chunks: int = 0
     shared_context: int = 0
+    idle: float = 0.0
+    cold: float = 0.0
 
     @property
     def num_tokens(self) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod, sqrt
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from looseleaf.core.errors import ConfigError
 from looseleaf.planner.cost_model import StepPart, StepSummary, summarize
@@ -97,6 +97,8 @@ class KernelProfile:
     Of sequences that decode with different contexts, the mean counts, and by the share `skew` the
     longest. Several chunks of prompts are taken as one with as many pairs of queries and keys.
     """
+
+    cooling: ClassVar[None] = None  # the same kernel was measured over and over
 
     name: str
     dense: _Curve

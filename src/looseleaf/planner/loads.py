@@ -23,8 +23,8 @@ VISITS = (0, 300, 1000)
 """Tokens of a document about which one question is asked after the other."""
 
 NUM_VISITS = 10
-PAUSE_SECONDS = 0.1
-"""After an answer: long enough for threads to rest and for caches to be used by others."""
+PAUSES = (0.02, 2.0)
+"""Seconds after an answer, from and to: threads rest, and others use the caches."""
 
 MOST_TOKENS = 2400
 """Of the prompts of one load: what takes longer tells little more. Twice as many for traffic."""
@@ -41,12 +41,13 @@ _MARGIN = 64
 
 class CallShape(NamedTuple):
     """A request: of its prompt's tokens the first `num_shared` are those of all of its load that
-    have the same `document`."""
+    have the same `document`. Who has asked it waits for `pause` seconds after the answer."""
 
     num_prompt_tokens: int
     num_output_tokens: int
     num_shared: int = 0
     document: int = 0
+    pause: float = 0.0
 
     @property
     def num_tokens(self) -> int:
@@ -54,12 +55,10 @@ class CallShape(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Requests of which `at_once` are served at any time, until all have been; after each of them
-    comes a pause of so many seconds."""
+    """Requests of which `at_once` are served at any time, until all have been."""
 
     at_once: int
     calls: tuple[CallShape, ...]
-    pause: float = 0.0
 
     @property
     def num_slots(self) -> int:
@@ -93,7 +92,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
     found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[::2]]
     found += [Load(1, _prompts(rng)) for _ in range(2)]
     found += [Load(num, _readers(rng, length, docs, num)) for length, docs, num in DOCUMENTS]
-    found += [Load(1, _visits(rng, length), PAUSE_SECONDS) for length in VISITS]
+    found += [Load(1, _visits(rng, length)) for length in VISITS]
     return [load for load in found if load.fits(max_num_seqs, max_model_len, num_slots)]
 
 
@@ -132,8 +131,15 @@ def _readers(
 
 def _visits(rng: random.Random, length: int) -> tuple[CallShape, ...]:
     """All but the first find the document in the cache."""
+    shortest, longest = PAUSES
     return tuple(
-        CallShape(length + _between(rng, 8, 300), _READER_TOKENS, length) for _ in range(NUM_VISITS)
+        CallShape(
+            length + _between(rng, 8, 300),
+            _READER_TOKENS,
+            length,
+            pause=shortest * (longest / shortest) ** rng.random(),
+        )
+        for _ in range(NUM_VISITS)
     )
 
 
@@ -195,7 +201,7 @@ async def _serve(service: EngineService, load: Load, rng: random.Random, vocab_s
             own = call.num_prompt_tokens - call.num_shared
             prompt = beginnings[call.document] + [rng.randrange(vocab_size) for _ in range(own)]
             await take_all(service, prompt, call.num_output_tokens)
-            await asyncio.sleep(load.pause)
+            await asyncio.sleep(call.pause)
 
     await asyncio.gather(*(seat() for _ in range(load.at_once)))
 

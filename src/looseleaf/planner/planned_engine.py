@@ -36,7 +36,7 @@ def planned_replay(
     clock = VirtualClock()
     tiers = planned_tiers(settings, memory, clock, disk_speed)
     if isinstance(times, SummaryTimes):
-        times = times.for_replay(memory.block_size)
+        times = times.for_replay(memory.block_size, clock)
     block_seconds = memory.block_bytes / (swap_bandwidth or inf)
     return Replay(
         planned_scheduler(settings, memory, tiers),

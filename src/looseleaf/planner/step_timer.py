@@ -1,19 +1,22 @@
 """How long a service's steps take, with all that comes between two of them."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from looseleaf.core.step import Step, StepResult
 from looseleaf.engine.engine import Engine
 from looseleaf.engine.service import EngineService
+from looseleaf.planner.cooling import Caches, Cooling
 from looseleaf.planner.cost_model import StepSummary
 from looseleaf.planner.shared_reads import SharedReads
 from looseleaf.planner.summary_times import step_summary
 
 
 class TimedStep(NamedTuple):
-    """`load` numbers the load that it was part of."""
+    """`load` numbers the load that it was part of. Of the `summary`, `idle` is measured too; how
+    cold the caches were depends on a model (`cooling`)."""
 
     summary: StepSummary
     seconds: float
@@ -24,6 +27,18 @@ class TimedStep(NamedTuple):
         if not self.summary.chunk:
             return "decode"
         return "mixed" if self.summary.num_decodes else "prefill"
+
+
+def summaries(steps: Iterable[TimedStep], cooling: Cooling | None) -> Iterator[StepSummary]:
+    """Of steps of one engine, one after the other, with how cold the caches were."""
+    caches = None if cooling is None else Caches(cooling)
+    for step in steps:
+        summary = step.summary
+        if caches is not None:
+            caches.rest(summary.idle)
+            summary = summary._replace(cold=caches.cold)
+            caches.step(step.seconds)
+        yield summary
 
 
 class StepTimer:
@@ -47,6 +62,7 @@ class StepTimer:
         self._shared = SharedReads(block_size)
         self._summary: StepSummary | None = None
         self._since = 0.0
+        self._end = -math.inf
         self._busy = False
         engine.observers.append(self._observe)
         service.watchers.append(self._watch)
@@ -58,8 +74,11 @@ class StepTimer:
         """Called before each step, and after each command."""
         now = self._clock()
         summary, self._summary = self._summary, None
-        if summary is not None and summary.num_tokens and self.load is not None:
-            self.steps.append(TimedStep(summary, now - self._since, self.load))
+        if summary is not None and summary.num_tokens:
+            if self.load is not None:
+                summary = summary._replace(idle=self._since - self._end)
+                self.steps.append(TimedStep(summary, now - self._since, self.load))
+            self._end = now
         if summary is not None or not self._busy:
             self._since = now
         self._busy = engine.has_work
