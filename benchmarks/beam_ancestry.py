@@ -18,8 +18,8 @@ from looseleaf.engine.llm import LLM
 
 MODEL = "smollm2-135m"
 WIDTHS = (2, 4, 6)
-NUM_TOKENS = 400
-PROMPTS = (
+NUM_TOKENS = 800
+LONG = (
     "Give ten tips for staying healthy, and explain each.",
     "Describe the structure of an atom in detail.",
     "How can we reduce air pollution? Write an essay.",
@@ -32,6 +32,8 @@ PROMPTS = (
     "Describe how to bake bread, from the flour to the loaf.",
     "What were the causes of the First World War? Answer at length.",
     "Write a dialogue between a robot and a gardener.",
+)
+SHORT = (
     "Name three animals that live in the desert.",
     "Rewrite this sentence in the past tense: She sings while she works.",
     "Suggest a title for a book about deep-sea divers.",
@@ -82,16 +84,19 @@ def shorter(steps: Sequence[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="of each search")
+    parser.add_argument(
+        "--tokens", type=int, default=NUM_TOKENS, help="of a search; half of it after short ones"
+    )
     options = parser.parse_args()
     found: dict[int, list[str]] = {}
     with (
         LLM(options.model, kv_cache_memory="256MiB") as llm,
-        progress("searches", len(WIDTHS) * len(PROMPTS)) as advance,
+        progress("searches", len(WIDTHS) * len(LONG + SHORT)) as advance,
     ):
         for width in WIDTHS:
-            params = BeamSearchParams(beam_width=width, max_tokens=options.tokens, ignore_eos=True)
-            for prompt in PROMPTS:
+            for prompt in LONG + SHORT:
+                tokens = options.tokens if prompt in LONG else options.tokens // 2
+                params = BeamSearchParams(beam_width=width, max_tokens=tokens, ignore_eos=True)
                 text = f"{prompt}\n"
                 search = BeamSearch(
                     llm.engine,

@@ -3,8 +3,8 @@
 A planner's usual outputs are all alike, which is right where only lengths count. Beams share what
 they have in common, and how much that is depends on how often one of them ousts another. So the
 places of all parents were recorded, step by step, from searches of SmolLM2-135M over 36
-instructions, for 400 tokens each (benchmarks/beam_ancestry.py), and here log-probabilities are such
-that the same parents are chosen again. Longer searches go on with the record of the next one.
+instructions, for 400 or 800 tokens (benchmarks/beam_ancestry.py), and here log-probabilities are
+such that the same parents are chosen again. Longer searches go on with the record of the next one.
 """
 
 import json
