@@ -1,10 +1,12 @@
 """`looseleaf calibrate`, and `looseleaf plan` with what it has measured."""
 
 import json
+from math import inf
 from pathlib import Path
 
 from looseleaf.planner.calibrated import load_calibration
-from looseleaf.planner.cost_model import StepPart
+from looseleaf.planner.cooling import Caches
+from looseleaf.planner.cost_model import StepPart, summarize
 
 FEW = ("--rounds", "1", "--max-num-seqs", "4", "--max-model-len", "128")
 
@@ -29,7 +31,12 @@ def test_a_model_of_this_machine(call, tiny_model: Path, tmp_path: Path) -> None
     report = call(*plan, "--json").json
     assert report["cost_model"] == {"name": model.name, "known_error": model.known_error}
     steps = [StepPart(50, 0), *(StepPart(1, 50 + i) for i in range(9))]
-    seconds = sum(model.seconds([step]) for step in steps)
+    assert model.cooling is not None
+    caches, seconds, idle = Caches(model.cooling), 0.0, inf
+    for step in steps:
+        summary = summarize([step])._replace(idle=idle, cold=caches.cold)
+        caches.step(model.seconds_of(summary))
+        seconds, idle = seconds + model.seconds_of(summary), 0.0
     assert abs(report["summary"]["e2e"]["p50"] / seconds - 1) < 0.01
     call(*plan, "--step-overhead", "1").check_refused("--calibration", "other options")
 

@@ -155,10 +155,15 @@ async def test_steps_of_a_real_engine(tiny_model: Path) -> None:
         Load(2, (CallShape(150, 12, 140),) * 4),
         Load(4, (CallShape(150, 24, 140, 0), CallShape(150, 24, 140, 1)) * 2),
     )
-    steps = await served_steps(
-        build(settings), [alone, chunked, sharing, two_documents], on_load=lambda: done.append(1)
-    )
-    assert len(done) == 4
+    visits = Load(1, (CallShape(100, 3, pause=0.02),) * 3)
+    given = [alone, chunked, sharing, two_documents, visits]
+    timer = await served_steps(build(settings), given, on_load=lambda: done.append(1))
+    assert len(done) == 5
+    assert len(timer.besides) == 3
+    assert all(-0.001 < seconds < 1 for seconds in timer.besides)
+    steps = [step for step in timer.steps if step.load != 5]
+    assert min(step.summary.idle for step in timer.steps if step.load == 5) == 0
+    assert 0.02 < max(step.summary.idle for step in timer.steps if step.load == 5) < 10
     assert {step.load for step in steps} == {1, 2, 3, 4}
     assert {step.kind for step in steps} >= {"prefill", "mixed", "decode"}
     of_one = [step.summary for step in steps if step.load == 1]
@@ -171,8 +176,9 @@ async def test_steps_of_a_real_engine(tiny_model: Path) -> None:
     assert {step.summary.shared_context for step in steps if step.load == 3} == {0, 128}
     assert max(step.summary.shared_context for step in steps if step.load == 4) == 2 * 128
     assert all(step.seconds > 0 for step in steps)
-    model = calibrate(steps, "here")
+    model = calibrate(steps, "here", [0.001, 0.003, 0.002])
     assert model.seconds([StepPart(1, 10)]) > 0
+    assert model.measured["request_seconds"] == 0.002
 
 
 class Clock:

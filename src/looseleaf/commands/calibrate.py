@@ -89,11 +89,12 @@ def _of_this_machine(options: argparse.Namespace) -> "CalibratedModel":
             f"raise it"
         )
     with progress("loads", len(plan)) as advance:
-        steps = asyncio.run(served_steps(stack, plan, on_load=advance))
+        timer = asyncio.run(served_steps(stack, plan, on_load=advance))
     return calibrate(
-        steps,
+        timer.steps,
         f"{processor()} with {settings.threads} threads, {settings.model}, "
         f"{settings.executor}, KV in {settings.kv_cache_dtype}",
+        timer.besides,
     )
 
 
@@ -133,14 +134,13 @@ def _served(models: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
 def _show(model: "CalibratedModel") -> None:
     print(model.name)
     measured = model.measured
-    what = "steps" if "request_seconds" not in measured else "times"
+    what = "times" if model.cooling is None else "steps"  # those of a server's streams
     print(f"{measured['num_steps']} {what}; errors where a load was left out of the fit:")
     for kind, one in measured["residuals"].items():
         print(
             f"  {kind:8} {one['num_steps']:5} {what}  median {one['median']:6.1%}  "
             f"95% within {one['p95']:6.1%}  all together {one['total']:+6.1%}"
         )
-    if "request_seconds" in measured:
-        print(f"Each request takes {1000 * measured['request_seconds']:.1f} ms besides its steps.")
+    print(f"Each request takes {1000 * measured['request_seconds']:.1f} ms besides its steps.")
     if model.is_noisy:
         print("warning: other programs were running: measure again when nothing else does")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,9 +56,11 @@ class Fitted(NamedTuple):
     residuals: dict[str, dict[str, Any]]
 
 
-def calibrate(steps: Sequence[TimedStep], machine: str) -> CalibratedModel:
+def calibrate(
+    steps: Sequence[TimedStep], machine: str, besides: Sequence[float] = ()
+) -> CalibratedModel:
     """The model that meets these steps best, and how well; they are of one engine, one after the
-    other."""
+    other. `besides` are `StepTimer`'s: `measured["request_seconds"]` is the one in the middle."""
     cooling = _best_cooling(steps)
     fitted = fit(
         [
@@ -67,7 +70,12 @@ def calibrate(steps: Sequence[TimedStep], machine: str) -> CalibratedModel:
     )
     return CalibratedModel(
         coefficients=fitted.coefficients,
-        measured={"machine": machine, "num_steps": len(steps), "residuals": fitted.residuals},
+        measured={
+            "machine": machine,
+            "num_steps": len(steps),
+            "residuals": fitted.residuals,
+            "request_seconds": max(0.0, median(besides)) if besides else 0.0,
+        },
         cooling=cooling,
     )
 

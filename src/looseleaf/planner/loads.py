@@ -150,14 +150,14 @@ def _between(rng: random.Random, low: int, high: int) -> int:
 
 async def served_steps(
     stack: Stack, given: Sequence[Load], *, on_load: Callable[[], None] = lambda: None
-) -> list[TimedStep]:
-    """Those that an engine takes for these loads. It is closed at the end."""
+) -> StepTimer:
+    """Which has noted those that an engine takes for these loads. It is closed at the end."""
     service = EngineService(stack.engine, stack.tokenizer)
     timer = StepTimer(service, stack.engine, stack.memory.block_size)
     service.start()
     try:
-        vocab_size = stack.tokenizer.vocab_size
-        return await time_loads(service, timer, vocab_size, given, on_load=on_load)
+        await time_loads(service, timer, stack.tokenizer.vocab_size, given, on_load=on_load)
+        return timer
     finally:
         await service.stop()
 
@@ -179,7 +179,7 @@ async def time_loads(
     for number, load in enumerate([given[0], *given], first_number - 1):
         await service.call(Engine.forget_cache)
         timer.load = number if number >= first_number else None
-        await _serve(service, load, rng, vocab_size)
+        await _serve(service, timer, load, rng, vocab_size)
         await service.call(lambda _: None)  # until the last step has been noted
         if timer.load is not None:
             on_load()
@@ -187,7 +187,9 @@ async def time_loads(
     return timer.steps[start:]
 
 
-async def _serve(service: EngineService, load: Load, rng: random.Random, vocab_size: int) -> None:
+async def _serve(
+    service: EngineService, timer: StepTimer, load: Load, rng: random.Random, vocab_size: int
+) -> None:
     lengths = {call.document: call.num_shared for call in load.calls}
     beginnings = {
         document: [rng.randrange(vocab_size) for _ in range(length)]
@@ -200,10 +202,24 @@ async def _serve(service: EngineService, load: Load, rng: random.Random, vocab_s
             call = waiting.pop(0)
             own = call.num_prompt_tokens - call.num_shared
             prompt = beginnings[call.document] + [rng.randrange(vocab_size) for _ in range(own)]
-            await take_all(service, prompt, call.num_output_tokens)
+            sent, first_step = service.clock(), len(timer.steps)
+            times = await take_all(service, prompt, call.num_output_tokens)
+            if call.pause and timer.load is not None:
+                steps = _until_first_token(timer.steps[first_step:])
+                timer.besides.append(times[0] - sent - steps)
             await asyncio.sleep(call.pause)
 
     await asyncio.gather(*(seat() for _ in range(load.at_once)))
+
+
+def _until_first_token(steps: Sequence[TimedStep]) -> float:
+    """Seconds that they take up to the first that draws a token."""
+    total = 0.0
+    for step in steps:
+        total += step.seconds
+        if step.summary.num_rows:
+            break
+    return total
 
 
 async def take_all(

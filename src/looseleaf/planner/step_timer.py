@@ -46,7 +46,7 @@ class StepTimer:
 
     A step lasts from the end of the one before, if there was work left, to its own: handing tokens
     over and taking requests in is part of it. `load` is written into each; with None, steps are not
-    noted.
+    noted. `besides` is for whoever waits for tokens: seconds until a first one that were no step's.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class StepTimer:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.steps: list[TimedStep] = []
+        self.besides: list[float] = []
         self.load: int | None = None
         self._clock = clock
         self._shared = SharedReads(block_size)
