@@ -342,7 +342,7 @@ def test_a_recording_is_kept_within_its_limit(
     start_server: Any, tmp_path: Path, chat_body: dict[str, Any]
 ) -> None:
     path = tmp_path / "run.ndjson"
-    server = start_server(studio=StudioSettings(record=path, record_limit=40_000))
+    server = start_server(studio=StudioSettings(record=path, record_limit=120_000))
     before = tmp_path / "run.before.ndjson"
 
     def ask_until() -> bool:
@@ -355,7 +355,7 @@ def test_a_recording_is_kept_within_its_limit(
     server.server.should_exit = True
     server.thread.join(20)
     server.dead = True
-    assert 20_000 <= before.stat().st_size < 40_000
+    assert 60_000 <= before.stat().st_size < 120_000
     for part in (before, path):
         first, *rest = frames_of(part)
         assert isinstance(first, Snapshot)
