@@ -138,6 +138,8 @@ def test_loads_fit_into_the_engine() -> None:
     assert all(load.at_once == 1 for load in visits)
     pauses = [call.pause for load in visits for call in load.calls]
     assert PAUSES[0] <= min(pauses) < max(pauses) <= PAUSES[1]
+    answers = [call.num_output_tokens for load in visits for call in load.calls]
+    assert min(answers) < 20 < 60 < max(answers)
     few = loads(8, 128, 1100)
     assert few
     assert all(load.at_once <= 8 and load.num_slots <= 1100 for load in few)

@@ -52,19 +52,21 @@ def test_steps_warm_and_time_cools() -> None:
 
 
 def machine(noise: random.Random | None = None) -> list[TimedStep]:
-    """One whose decoding takes 3 ms with warm caches and 6 ms with cold ones; it sees a prompt,
-    then an answer, then a pause, again and again."""
+    """One whose decoding takes 3 ms with warm caches and 6 ms with cold ones, and for each token of
+    context 10 us more with cold ones; it sees a prompt, then an answer, then a pause, again and
+    again."""
     rng = random.Random(0)
     caches = Caches(COOLING)
     steps = []
     for load in range(150):
         idle = rng.choice([0.0, 0.02, 0.1, 1.0])
-        prompt = rng.randint(8, 200)
+        prompt = rng.randint(8, 1000)
         shapes = [StepSummary(1, 0, 0, 0, prompt, prompt * (prompt + 1) // 2, 1)]
         shapes += [StepSummary(1, 1, prompt + i, prompt + i, 0, 0) for i in range(1, 40)]
         for i, shape in enumerate(shapes):
             caches.rest(0.0 if i else idle)
-            seconds = (0.003 + 0.0005 * shape.chunk) + 0.003 * caches.cold
+            more = 0.003 + 1e-5 * shape.decode_context
+            seconds = 0.003 + 0.0005 * shape.chunk + more * caches.cold
             if noise is not None:
                 seconds *= noise.gauss(1, 0.02)
             steps.append(TimedStep(shape._replace(idle=0.0 if i else idle), seconds, load))
@@ -95,7 +97,7 @@ def decode(length: int) -> Step:
 
 def model(cooling: Cooling | None = COOLING) -> CalibratedModel:
     coefficients = [0.0] * NUM_FEATURES
-    coefficients[0], coefficients[-3], coefficients[-1] = 0.003, 0.003, 0.001
+    coefficients[0], coefficients[-4], coefficients[-1] = 0.003, 0.003, 0.001
     return CalibratedModel(coefficients=tuple(coefficients), measured={}, cooling=cooling)
 
 

@@ -15,7 +15,7 @@ from looseleaf.planner.step_timer import TimedStep, summaries
 
 _USUAL = Cooling(10, 0.04, 0.003)
 _COOLINGS: dict[str, tuple[float, ...]] = {
-    "steps": (4, 6, 8, 10, 14, 20, 32),
+    "steps": (2, 3, 4, 6, 8, 10, 14, 20, 32),
     "seconds": (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.16, 0.32),
     "kept": (0.0, 0.002, 0.003, 0.004, 0.006, 0.01),
 }

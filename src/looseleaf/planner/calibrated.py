@@ -3,7 +3,8 @@
     seconds = a step + tokens and rows of logits, each by pieces of straight lines
             + a step with chunks + chunks + pairs of query and key of chunks
             + context of decoding sequences + what of it is read, which they may share
-            + how cold the caches are, of steps with chunks and of others + a pause before
+            + how cold the caches are, of steps with chunks, of others, and times what is read
+            + a pause before
 
 No coefficient is below zero, so more work of a kind never takes less time.
 """
@@ -26,7 +27,7 @@ them each is told by few steps, and follows their noise."""
 NOISY = 0.1
 """With a larger error in the middle, something else ran on the machine meanwhile."""
 
-_FORMAT = "looseleaf-calibration-5"
+_FORMAT = "looseleaf-calibration-6"
 
 _SHORT_PAUSE = 0.1
 _LONGEST_PAUSE = 10.0
@@ -34,6 +35,7 @@ _LONGEST_PAUSE = 10.0
 
 def features(step: StepSummary) -> list[float]:
     """What the coefficients multiply."""
+    context_read = float(step.decode_context - step.shared_context)
     return [
         1.0,
         *_pieces(step.num_tokens),
@@ -41,11 +43,12 @@ def features(step: StepSummary) -> list[float]:
         *_pieces(step.num_rows),
         float(step.pairs),
         float(step.decode_context),
-        float(step.decode_context - step.shared_context),
+        context_read,
         float(step.chunk > 0),
         float(step.num_chunks),
         0.0 if step.chunk else step.cold,
         step.cold if step.chunk else 0.0,
+        step.cold * context_read,
         # Threads and clocks wake up the slower, the longer nothing has run: a second costs but a
         # few times what a tenth of it does.
         math.log1p(min(step.idle, _LONGEST_PAUSE) / _SHORT_PAUSE),
@@ -60,7 +63,7 @@ def _pieces(number: int) -> list[float]:
     ]
 
 
-NUM_INNER = 6
+NUM_INNER = 7
 """The last features, which only who sees an engine's steps can tell from the others."""
 
 NUM_FEATURES = len(features(StepSummary(0, 0, 0, 0, 0, 0)))

@@ -23,6 +23,9 @@ VISITS = (0, 300, 1000)
 """Tokens of a document about which one question is asked after the other."""
 
 NUM_VISITS = 10
+VISIT_TOKENS = (8, 96)
+"""Of an answer, from and to: caches warm up over some tens of steps."""
+
 PAUSES = (0.02, 2.0)
 """Seconds after an answer, from and to: threads rest, and others use the caches."""
 
@@ -135,7 +138,7 @@ def _visits(rng: random.Random, length: int) -> tuple[CallShape, ...]:
     return tuple(
         CallShape(
             length + _between(rng, 8, 300),
-            _READER_TOKENS,
+            _between(rng, *VISIT_TOKENS),
             length,
             pause=shortest * (longest / shortest) ** rng.random(),
         )
