@@ -511,7 +511,7 @@ def main() -> None:
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="instead of calibrating")
     parser.add_argument("--rounds", type=int, default=3, help="of the calibration")
     parser.add_argument("--save-calibration", type=Path, metavar="FILE")
-    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--passes", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=30, help="of each pass, about")
     parser.add_argument("--scale", type=float, default=1.0, help="of the requests' rates")
     parser.add_argument("--json", action="store_true", help="print one JSON object and no tables")

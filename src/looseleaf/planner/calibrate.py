@@ -25,9 +25,10 @@ _ENOUGH_STEPS = 2000
 _NUM_FITS = 12
 _NUM_ROUGH_FITS = 4
 _MOST_FOLDS = 5
-_FAR_OFF = 0.1
-"""A relative error from which on it counts for less: 1.3 times what is usual for a step on a
-machine with neighbours, as Huber advises."""
+_FAR_OFF = 0.3
+"""A relative error from which on it counts for less. Steps that other guests of a machine slow down
+by a tenth belong to what every answer takes, since it takes a hundred steps; a step that was
+interrupted does not."""
 
 
 class Residuals(NamedTuple):

@@ -29,7 +29,6 @@ NOISY = 0.1
 
 _FORMAT = "looseleaf-calibration-6"
 
-_SHORT_PAUSE = 0.1
 _LONGEST_PAUSE = 10.0
 
 
@@ -49,9 +48,9 @@ def features(step: StepSummary) -> list[float]:
         0.0 if step.chunk else step.cold,
         step.cold if step.chunk else 0.0,
         step.cold * context_read,
-        # Threads and clocks wake up the slower, the longer nothing has run: a second costs but a
-        # few times what a tenth of it does.
-        math.log1p(min(step.idle, _LONGEST_PAUSE) / _SHORT_PAUSE),
+        # Threads and clocks wake up the slower, the longer nothing has run: in proportion for up to
+        # a second, then less and less.
+        math.log1p(min(step.idle, _LONGEST_PAUSE)),
     ]
 
 

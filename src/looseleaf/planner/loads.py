@@ -19,14 +19,17 @@ SHARED = (512, 1536)
 DOCUMENTS = ((300, 2, 8), (300, 8, 8), (1000, 1, 6), (1000, 3, 6), (1000, 6, 6), (2000, 1, 4))
 """Tokens of each, how many there are, and how many read one of them."""
 
-VISITS = (0, 300, 1000)
-"""Tokens of a document about which one question is asked after the other."""
+VISITS = ((0, 1), (300, 1), (1000, 1), (300, 3), (1000, 2))
+"""Tokens of each document, and how many of them there are, with somebody who asks one question after
+the other about each."""
 
-NUM_VISITS = 10
+NUM_VISITS = 8
+"""For each of them."""
+
 VISIT_TOKENS = (8, 96)
 """Of an answer, from and to: caches warm up over some tens of steps."""
 
-PAUSES = (0.02, 2.0)
+PAUSES = (0.02, 5.0)
 """Seconds after an answer, from and to: threads rest, and others use the caches."""
 
 MOST_TOKENS = 2400
@@ -95,7 +98,7 @@ def loads(max_num_seqs: int, max_model_len: int, num_slots: int, seed: int = 0) 
     found += [Load(seats, _traffic(rng, seats, n)) for n in SHARED for seats in SEATS[::2]]
     found += [Load(1, _prompts(rng)) for _ in range(2)]
     found += [Load(num, _readers(rng, length, docs, num)) for length, docs, num in DOCUMENTS]
-    found += [Load(1, _visits(rng, length)) for length in VISITS]
+    found += [Load(num, _visits(rng, length, num)) for length, num in VISITS]
     return [load for load in found if load.fits(max_num_seqs, max_model_len, num_slots)]
 
 
@@ -132,17 +135,18 @@ def _readers(
     )
 
 
-def _visits(rng: random.Random, length: int) -> tuple[CallShape, ...]:
-    """All but the first find the document in the cache."""
+def _visits(rng: random.Random, length: int, num_documents: int) -> tuple[CallShape, ...]:
+    """All but the first find their document in the cache."""
     shortest, longest = PAUSES
     return tuple(
         CallShape(
             length + _between(rng, 8, 300),
             _between(rng, *VISIT_TOKENS),
             length,
+            i % num_documents,
             pause=shortest * (longest / shortest) ** rng.random(),
         )
-        for _ in range(NUM_VISITS)
+        for i in range(NUM_VISITS * num_documents)
     )
 
 
@@ -207,7 +211,7 @@ async def _serve(
             prompt = beginnings[call.document] + [rng.randrange(vocab_size) for _ in range(own)]
             sent, first_step = service.clock(), len(timer.steps)
             times = await take_all(service, prompt, call.num_output_tokens)
-            if call.pause and timer.load is not None:
+            if call.pause and load.at_once == 1 and timer.load is not None:
                 steps = _until_first_token(timer.steps[first_step:])
                 timer.besides.append(times[0] - sent - steps)
             await asyncio.sleep(call.pause)
