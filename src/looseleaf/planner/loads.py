@@ -20,8 +20,8 @@ DOCUMENTS = ((300, 2, 8), (300, 8, 8), (1000, 1, 6), (1000, 3, 6), (1000, 6, 6),
 """Tokens of each, how many there are, and how many read one of them."""
 
 VISITS = ((0, 1), (300, 1), (1000, 1), (300, 3), (1000, 2))
-"""Tokens of each document, and how many of them there are, with somebody who asks one question after
-the other about each."""
+"""Tokens of each document, and how many there are; somebody asks one question after the other about
+each."""
 
 NUM_VISITS = 8
 """For each of them."""
