@@ -227,9 +227,7 @@ def played(
 
 
 def predict(requests: Sequence[TraceRequest], stack: Stack, model: CalibratedModel) -> Played:
-    """What the planner says of the same requests on an engine like this one. It knows when the
-    engine has a token; its reader gets it after what a request takes besides its steps."""
-    besides = model.measured.get("request_seconds", 0.0)
+    """What the planner says of the same requests on an engine like this one."""
     trace = Trace(tuple(requests), (), True, HASHED_TOKENS)
     times = SummaryTimes(model, rows_that_draw=True)
     plan = run_plan(trace, stack.settings, stack.memory, times)
@@ -238,7 +236,7 @@ def predict(requests: Sequence[TraceRequest], stack: Stack, model: CalibratedMod
     return Played(
         summary.output_tokens,
         summary.duration,
-        tuple(first - o.arrival + besides for o, first in firsts),
+        tuple(first - o.arrival for o, first in firsts),
         tuple((o.finished - first) / (o.num_output_tokens - 1) for o, first in firsts),
         tuple(getattr(summary, name) for name in EQUAL),
         summary.busy,

@@ -257,6 +257,8 @@ def test_a_file_brings_back_the_model(tmp_path: Path) -> None:
         ({"cooling": [0.5, 1, 0]}, "at least 1 step"),
         ({"cooling": [8, 0, 0]}, "above 0 s"),
         ({"cooling": [8, 1, -1]}, "not below 0 s"),
+        ({"measured": {"request_seconds": -0.5}}, "request_seconds is -0.5"),
+        ({"measured": {"request_seconds": "long"}}, "request_seconds is long"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, change: dict[str, Any], words: str) -> None:

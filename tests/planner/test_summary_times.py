@@ -7,9 +7,13 @@ import pytest
 from looseleaf.core.free_queue import BlockId
 from looseleaf.core.request import RequestId
 from looseleaf.core.step import Sample, ScheduledSequence, Step
+from looseleaf.engine.memory import MemoryPlan
+from looseleaf.engine.settings import EngineSettings
 from looseleaf.planner.calibrated import NUM_FEATURES, CalibratedModel
 from looseleaf.planner.cost_model import StepSummary
+from looseleaf.planner.plan import run_plan
 from looseleaf.planner.summary_times import SummaryTimes, step_summary
+from looseleaf.planner.trace_types import Trace, TraceRequest
 from looseleaf.sampling.params import SamplingParams
 
 MODEL = CalibratedModel(
@@ -40,3 +44,20 @@ def test_runs_of_decoding_take_what_their_steps_take(rows_that_draw: bool) -> No
     for i, seconds in enumerate(islice(times.decoding(stored), 6)):
         one = times.seconds(step(*((1, length + i, True) for length in stored)))
         assert seconds == pytest.approx(one)
+
+
+@pytest.mark.parametrize("besides", [0.0, 0.005])
+def test_readers_have_tokens_later_and_ask_again_later(besides: float) -> None:
+    coefficients = (0.01,) + (0.0,) * (NUM_FEATURES - 1)
+    model = CalibratedModel(coefficients=coefficients, measured={"request_seconds": besides})
+    trace = Trace((TraceRequest(None, 10, 4),) * 5, (), True, 16, users=1)
+    times = SummaryTimes(model, rows_that_draw=True)
+    summary = run_plan(trace, EngineSettings(), MemoryPlan(100, 16, 1, 1600), times).summary
+    assert summary.ttft is not None
+    assert summary.tpot is not None
+    assert summary.e2e is not None
+    assert summary.ttft.p50 == pytest.approx(0.01 + besides)
+    assert summary.tpot.p50 == pytest.approx(0.01)
+    assert summary.e2e.max == pytest.approx(0.04 + besides)
+    assert summary.duration == pytest.approx(5 * (0.04 + besides))
+    assert summary.busy == pytest.approx(5 * 0.04)

@@ -83,6 +83,12 @@ class CalibratedModel:
             raise ConfigError(
                 f"a calibration has {NUM_FEATURES} coefficients, none below zero: calibrate again"
             )
+        besides = self.measured.get("request_seconds", 0.0)
+        if not (isinstance(besides, int | float) and 0 <= besides < 1e6):
+            raise ConfigError(
+                f"request_seconds is {str(besides)[:40]}, but it must be a number of seconds, not "
+                "below 0: calibrate again"
+            )
         if self.cooling is not None:
             steps, seconds, kept = self.cooling
             if not (steps >= 1 and seconds > 0 and kept >= 0):
@@ -90,6 +96,11 @@ class CalibratedModel:
                     f"cooling is {[steps, seconds, kept]}, but it must be at least 1 step, above "
                     "0 s, and not below 0 s: calibrate again"
                 )
+
+    @property
+    def request_seconds(self) -> float:
+        """That each request takes besides its steps."""
+        return float(self.measured.get("request_seconds", 0.0))
 
     @property
     def name(self) -> str:

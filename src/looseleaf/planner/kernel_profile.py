@@ -99,6 +99,7 @@ class KernelProfile:
     """
 
     cooling: ClassVar[None] = None  # the same kernel was measured over and over
+    request_seconds: ClassVar[float] = 0.0  # not measured
 
     name: str
     dense: _Curve

@@ -35,7 +35,9 @@ def planned_replay(
     check_plannable(settings, swap_bandwidth)
     clock = VirtualClock()
     tiers = planned_tiers(settings, memory, clock, disk_speed)
+    request_seconds = 0.0
     if isinstance(times, SummaryTimes):
+        request_seconds = times.request_seconds
         times = times.for_replay(memory.block_size, clock)
     block_seconds = memory.block_bytes / (swap_bandwidth or inf)
     return Replay(
@@ -44,6 +46,7 @@ def planned_replay(
         tiers=tiers,
         sample_seconds=sample_seconds,
         on_progress=on_progress,
+        request_seconds=request_seconds,
     )
 
 

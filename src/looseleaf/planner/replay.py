@@ -48,9 +48,9 @@ def _hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 class Outcome(NamedTuple):
-    """What became of one sequence; times are seconds on the clock. `num_cached_tokens` counts
-    prompt tokens that were found stored. Of several samples of a prompt, or answers of a beam
-    search, one `is_first`, and computes it for all."""
+    """What became of one sequence; times are seconds on the clock, those of its tokens when its
+    reader had them. `num_cached_tokens` counts prompt tokens that were found stored. Of several
+    samples of a prompt, or answers of a beam search, one `is_first`, and computes it for all."""
 
     request_id: RequestId
     arrival: float
@@ -115,9 +115,9 @@ class Replay:
     """One run of an engine, from the first request to the last token.
 
     Where the memory is gets noted every `sample_seconds`, less often in long replays, never with
-    None. `on_progress` is told
-    how many requests have ended, whenever one has. With `every_step` each step is the engine's own,
-    which changes nothing but the time it takes.
+    None. `on_progress` is told how many requests have ended, whenever one has. With `every_step`
+    each step is the engine's own, which changes nothing but the time it takes. Readers have tokens
+    `request_seconds` after the step that drew them.
     """
 
     def __init__(
@@ -129,8 +129,10 @@ class Replay:
         tiers: "KVTiers | None" = None,
         sample_seconds: float | None = None,
         on_progress: Callable[[int], None] | None = None,
+        request_seconds: float = 0.0,
     ) -> None:
         self.clock = executor.clock
+        self._request_seconds = request_seconds
         self._executor = executor
         self.engine = Engine(scheduler, executor, self.clock, tiers)
         self.engine.observers.append(self._observe)
@@ -349,7 +351,7 @@ class Replay:
                 )
             )
         if found.then is not None:
-            found.then(self, self.clock.now)
+            found.then(self, self.clock.now + self._request_seconds)
 
     def _ended(self, request: Request) -> None:
         name = request.request_id
@@ -376,9 +378,15 @@ class Replay:
         if family is not None:
             family.num_left -= 1
             if not family.num_left:
-                family.then(self, self.clock.now)
+                family.then(self, self.clock.now + self._request_seconds)
 
     def _note(self, outcome: Outcome) -> None:
+        late, first = self._request_seconds, outcome.first_token
+        if late:
+            outcome = outcome._replace(
+                first_token=None if first is None else first + late,
+                finished=outcome.finished + late,
+            )
         self.result.outcomes.append(outcome)
         if self._on_progress is not None:
             self._on_progress(len(self.result.outcomes))

@@ -18,6 +18,11 @@ class SummaryModel(Protocol):
         """With None, times do not depend on the steps before."""
         ...
 
+    @property
+    def request_seconds(self) -> float:
+        """That each request takes besides its steps."""
+        ...
+
     def seconds_of(self, step: StepSummary) -> float:
         """Of a step with at least one sequence."""
         ...
@@ -33,6 +38,7 @@ class SummaryTimes:
         self._rows_that_draw = rows_that_draw
         self._shared: SharedReads | None = None
         self._past: _Past | None = None
+        self.request_seconds = model.request_seconds
 
     def for_replay(self, block_size: int, clock: VirtualClock) -> "SummaryTimes":
         """For the steps of a single engine, each of which begins when it is asked for."""
