@@ -113,11 +113,13 @@ def test_streamed(client: Anthropic) -> None:
     events = list(client.messages.create(**ASKED, stream=True))
     for event in events:
         exact(event)
-    assert [event.type for event in events] == [
-        *("message_start", "content_block_start"),
-        *["content_block_delta"] * len(pieces),
-        *("content_block_stop", "message_delta", "message_stop"),
-    ]
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    # A busy machine puts two tokens into one piece now and then.
+    assert {*kinds[2:-3]} == {"content_block_delta"}
+    said = [event.delta for event in events if event.type == "content_block_delta"]
+    assert "".join(delta.text for delta in said if delta.type == "text_delta") == text_of(whole)
 
 
 def test_stop_sequences(client: Anthropic) -> None:
