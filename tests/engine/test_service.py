@@ -143,12 +143,14 @@ async def test_stopping_tells_everyone_who_waits(tiny_model: Path) -> None:
     service.start()
     long = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True)
 
+    begun = asyncio.Event()
+
     async def read() -> None:
         async for _ in service.stream(service.submit([1, 2, 3], long)):
-            pass
+            begun.set()
 
     reading = asyncio.create_task(read())
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(begun.wait(), 10)
     await service.stop()
     with pytest.raises(EngineDeadError, match="stopped"):
         await reading
