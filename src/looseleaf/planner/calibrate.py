@@ -134,8 +134,8 @@ def _fit(
     """Least squares of the errors relative to what is predicted, where large ones count no more
     than in proportion (Huber, 1964).
 
-    So it lies between the mean of steps of a kind, which whole runs take, and their median, which a
-    usual answer takes: steps that were interrupted are far off, and should not count for more.
+    So it is about the mean of steps of a kind, which whole runs and long answers take; only steps
+    that were interrupted, which are far off, pull it towards their median.
     """
     predicted = seconds
     solution = np.zeros(observed.shape[1])
